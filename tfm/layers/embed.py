@@ -1,0 +1,52 @@
+"""What joins the embeddings before the first block."""
+
+from flax import linen as nn
+from flax.linen import initializers
+from jax import Array
+from jax import numpy as jnp
+from jax.typing import ArrayLike
+
+from tfm.layers import params
+from tfm.names import UserError, pick
+from tfm.ops.positions import JOINS, Position
+from tfm.ops.shapes import check
+
+
+class PositionTable(nn.Module):
+    """Join a position's vector to each token's: x + a·PE, x ⊙ a·PE, or [x, a·PE].
+
+    Schemes without a table (rotary, ALiBi, relative, none) leave x as it is.
+    """
+
+    position: Position
+    join: str = "add"
+    amplitude: float = 1.0  # a
+    learn_amplitude: bool = False
+    max_length: int | None = None  # for learned tables
+    width: int | None = None  # of the table, when concatenated; else that of x
+
+    @nn.compact
+    def __call__(self, x_BTD: Array, pos_BT: Array | None = None) -> Array:
+        check("x_BTD", x_BTD, {})
+        join = pick(JOINS, self.join, "join")
+        if (self.width is not None) != (self.join == "concatenate"):
+            raise UserError(
+                f"width={self.width} with join={self.join!r}: the table's width is given "
+                "when it is concatenated, and only then"
+            )
+        if self.position.table is None:
+            return x_BTD
+        _, length, width = x_BTD.shape
+        if self.max_length is not None and length > self.max_length:
+            raise UserError(f"x_BTD is {length} long, but max_length={self.max_length}")
+        sizes = {"D": width if self.width is None else self.width}
+        if self.max_length is not None:
+            sizes["L"] = self.max_length
+        created = params.create(self, "table", self.position, sizes)
+        pos_BT = jnp.arange(length)[None] if pos_BT is None else pos_BT
+        table_BTD = self.position.table(pos_BT, sizes["D"], **created)
+        amplitude: ArrayLike = self.amplitude
+        if self.learn_amplitude:
+            amplitude = self.param("amplitude", initializers.constant(self.amplitude), ())
+        table_BTD = jnp.asarray(amplitude) * table_BTD
+        return join(x_BTD, table_BTD.astype(x_BTD.dtype))

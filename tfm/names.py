@@ -1,0 +1,84 @@
+"""How people name things: looking a name up in a table, and reading `name(option=value)`."""
+
+import ast
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class UserError(ValueError):
+    """Something a person wrote cannot work. The message says what, where, and what would."""
+
+
+def suggest(name: object, known: Iterable[object]) -> str:
+    """`; did you mean 'causal'?` where something is near, and the whole list where nothing is."""
+    names = sorted(str(k) for k in known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(names) or 'none'}"
+
+
+def pick(table: Mapping[str, T], name: str, what: str) -> T:
+    """`table[name]`, or an error with the nearest valid name."""
+    if name in table:
+        return table[name]
+    raise UserError(f"unknown {what} {name!r}{suggest(name, table)}")
+
+
+def read(text: str, table: Mapping[str, Any], what: str) -> Any:
+    """The thing that `text` spells, in Python's own grammar.
+
+    `"causal"`, `"window(left=255, right=0)"`, `"causal & (window(left=64) | ~strided(stride=2))"`:
+    an entry of `table`, called with its options if it is a function, joined with `&`, `|` and `~`.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as e:
+        raise UserError(f"{what} {text!r} is not a name or name(option=value): {e.msg}") from None
+    return _build(tree, table, what, text)
+
+
+def _build(node: ast.expr, table: Mapping[str, Any], what: str, text: str) -> Any:
+    match node:
+        case ast.Name(id=name):
+            return _make(pick(table, name, what), name, {}, what)
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+            options = {str(k.arg): _literal(k.value, what, text) for k in keywords}
+            return _make(pick(table, name, what), name, options, what)
+        case ast.BinOp(left=a, op=ast.BitAnd(), right=b):
+            return _build(a, table, what, text) & _build(b, table, what, text)
+        case ast.BinOp(left=a, op=ast.BitOr(), right=b):
+            return _build(a, table, what, text) | _build(b, table, what, text)
+        case ast.UnaryOp(op=ast.Invert(), operand=a):
+            return ~_build(a, table, what, text)
+    raise UserError(
+        f"cannot read {ast.unparse(node)!r} in {what} {text!r}; "
+        "write a name, name(option=value), or these joined with &, | and ~"
+    )
+
+
+def _make(entry: Any, name: str, options: dict[str, Any], what: str) -> Any:
+    if not inspect.isroutine(entry) and not options:
+        return entry
+    takes = inspect.signature(entry).parameters if inspect.isroutine(entry) else {}
+    for option in options:
+        if option not in takes:
+            hint = suggest(option, takes) if takes else "; it takes none"
+            raise UserError(f"{what} {name!r} has no option {option!r}{hint}")
+    for option, parameter in takes.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"{what} {name!r} needs {option}: write {name}({option}=…)")
+    return entry(**options)
+
+
+def _literal(node: ast.expr, what: str, text: str) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise UserError(
+            f"{ast.unparse(node)!r} in {what} {text!r} is not a number, string, bool or None"
+        ) from None

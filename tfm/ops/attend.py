@@ -1,0 +1,194 @@
+"""Attention: Σ normalise(mask(score(q, k) + bias)) · v.
+
+Every score, bias, mask and normaliser runs under every implementation that can do it:
+
+- `reference` holds the whole matrix of weights, and can return it;
+- `blockwise` holds one tile at a time, so memory grows with length and not with its square;
+- `fused` is the platform's own kernel;
+- `auto` takes the kernel on GPU and TPU where it can do the combination, else `reference` for what
+  fits into one tile and `blockwise` for what does not.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.tree_util import Partial
+from jax.typing import ArrayLike
+
+from tfm.names import UserError, pick
+from tfm.ops.blockwise import blockwise, cut_plane
+from tfm.ops.dropout import Dropout, pair_bits
+from tfm.ops.fused import fused, why_not
+from tfm.ops.masks import Mask, everything
+from tfm.ops.normalizers import NORMALIZERS, Normalizer
+from tfm.ops.reference import reference
+from tfm.ops.scores import SCORES, Score
+from tfm.ops.shapes import AXES, check, suffix
+from tfm.ops.tiles import Logits, Plane
+
+IMPLEMENTATIONS = {
+    "auto": "the best of the others for the platform, the lengths and the combination",
+    "reference": "the whole matrix at once",
+    "blockwise": "one tile at a time",
+    "fused": "the platform's own kernel",
+}
+PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def attend(
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGK: Array,
+    *,
+    score: str | Score | Callable[..., Array] = "scaled_dot",
+    bias: Callable[..., Array] | None = None,
+    mask: Mask | None = None,
+    normalizer: str | Normalizer = "softmax",
+    cap: ArrayLike | None = None,
+    dropout: Dropout | None = None,
+    q_pos_BT: Array | None = None,
+    k_pos_BS: Array | None = None,
+    implementation: str = "auto",
+    edge: int | None = None,
+    return_weights: bool = False,
+) -> Any:
+    """Outputs BTHK; with `return_weights` a pair, the outputs and the weights BHTS after dropout.
+
+    G key/value heads serve H query heads, H/G each. A score or a bias with parameters is given as
+    `jax.tree_util.Partial(fn, w_HK=…)`, so that gradients reach them. `cap` bounds the logits.
+    Positions are the indices unless they are given. `edge` is the tile size of `blockwise`.
+    """
+    pick(IMPLEMENTATIONS, implementation, "implementation")
+    if edge is not None and implementation != "blockwise":
+        raise UserError(f"edge={edge} is for implementation='blockwise', not {implementation!r}")
+    sizes = _sizes(q_BTHK, k_BSGK, v_BSGK)
+    norm = (
+        pick(NORMALIZERS, normalizer, "normalizer") if isinstance(normalizer, str) else normalizer
+    )
+    logits = Logits(_bind(score, sizes), None if bias is None else _bind(bias, sizes), cap)
+    plane = Plane(
+        _checked(mask, sizes),
+        _positions("q_pos_BT", q_pos_BT, sizes),
+        _positions("k_pos_BS", k_pos_BS, sizes),
+        None if dropout is None else pair_bits(dropout, *(sizes[axis] for axis in "BHTS")),
+    )
+    args = q_BTHK, k_BSGK, v_BSGK, logits, plane
+    if return_weights:
+        if implementation not in ("auto", "reference"):
+            raise UserError(
+                f"implementation={implementation!r} never holds the weights that "
+                "return_weights=True asks for; 'reference' does"
+            )
+        return reference(*args, norm)
+    grid = cut_plane(q_BTHK, k_BSGK, logits, q_pos_BT is k_pos_BS is None, edge)
+    chosen = tuple((p, choose(implementation, p, *args, norm, grid)) for p in PLATFORMS)
+    return _run(*args, norm, grid, chosen, cap if isinstance(cap, float) else None)
+
+
+def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid) -> str:
+    """The implementation to use on `platform`."""
+    here = platform == _platform()
+    if implementation in ("reference", "blockwise"):
+        return implementation
+    cannot = why_not(platform, q_BTHK, k_BSGK, logits, plane, norm)
+    if implementation == "fused" and here and cannot:
+        raise UserError(
+            f"implementation='fused' on {platform} cannot do {cannot}; 'reference' and "
+            "'blockwise' can, and 'auto' picks for you"
+        )
+    # cuDNN can only be called where there is a GPU; the TPU's kernel is compiled anywhere.
+    reachable = here or platform == "tpu"
+    if not cannot and reachable and (implementation == "fused" or platform != "cpu"):
+        return "fused"
+    one_tile = (grid.row_edge, grid.col_edge) == (grid.rows, grid.cols)
+    holds_plane = any({"L", "M"} <= set(suffix(name)) for name in logits.score.keywords)
+    return "reference" if one_tile or holds_plane else "blockwise"
+
+
+@functools.partial(jax.jit, static_argnames=("norm", "grid", "chosen", "fused_cap"))
+def _run(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid, chosen, fused_cap):
+    def on(platform: str, implementation: str) -> Callable[..., Array]:
+        match implementation:
+            case "reference":
+                return lambda *args: reference(*args, norm=norm)[0]
+            case "blockwise":
+                return lambda *args: blockwise(*args, norm, grid)
+        return functools.partial(fused, platform, fused_cap)
+
+    args = q_BTHK, k_BSGK, v_BSGK, logits, plane
+    branches = {platform: on(platform, implementation) for platform, implementation in chosen}
+    if len({implementation for _, implementation in chosen}) == 1 and "fused" not in chosen[0]:
+        return branches["cpu"](*args)
+    return lax.platform_dependent(*args, **branches, default=on("", "blockwise"))
+
+
+def _platform() -> str:
+    """What this process computes on, in the words of `lax.platform_dependent`."""
+    backend = jax.default_backend()
+    return "cuda" if backend == "gpu" else backend
+
+
+def _sizes(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, x in (("q_BTHK", q_BTHK), ("k_BSGK", k_BSGK), ("v_BSGK", v_BSGK)):
+        check(name, x, sizes)
+        if x.dtype != q_BTHK.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
+            raise UserError(f"{name} is {x.dtype}; q, k and v must share one floating dtype")
+    if sizes["H"] % sizes["G"]:
+        raise UserError(
+            f"k_BSGK has {sizes['G']} heads, which do not divide the {sizes['H']} of q_BTHK"
+        )
+    return sizes | {"J": sizes["K"]}
+
+
+def _checked(mask: Mask | None, sizes: dict[str, int]) -> Mask:
+    if mask is None:
+        return everything()
+    if not isinstance(mask, Mask):
+        raise UserError(
+            f"mask must be a Mask, not {type(mask).__name__}; for an array of booleans write "
+            "tfm.ops.masks.given(visible_BHTS)"
+        )
+    mask.check(dict(sizes))
+    return mask
+
+
+def _positions(name: str, pos: Array | None, sizes: dict[str, int]) -> Array:
+    if pos is None:
+        return jnp.arange(sizes[suffix(name)[1]])[None]
+    check(name, pos, sizes, free="B")
+    return pos
+
+
+def _bind(fn: str | Score | Callable[..., Array], sizes: dict[str, int]) -> Partial:
+    """A score or bias as a function that holds its parameters, checked against its names."""
+    if isinstance(fn, str):
+        fn = pick(SCORES, fn, "score")
+    if isinstance(fn, Score):
+        if fn.params:
+            raise UserError(
+                f"score {fn.fn.__name__!r} has parameters: give it as jax.tree_util.Partial("
+                f"{fn.fn.__name__}, {', '.join(f'{name}=…' for name in fn.params)})"
+            )
+        fn = fn.fn
+    bound = fn if isinstance(fn, Partial) else Partial(fn)
+    for name, value in bound.keywords.items():
+        if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+            raise UserError(
+                f"parameter {name} is {jnp.result_type(value)}, not floating; bind what is no "
+                "parameter with functools.partial, inside of the jax.tree_util.Partial"
+            )
+        check(name, value, dict(sizes))
+    for axis, longest in (("T", "L"), ("S", "M")):
+        for name, value in bound.keywords.items():
+            place = suffix(name).find(longest)
+            if place >= 0 and jnp.shape(value)[place] < sizes[axis]:
+                raise UserError(
+                    f"parameter {name} reaches to length {jnp.shape(value)[place]}, "
+                    f"but {axis} ({AXES[axis]}) is {sizes[axis]}"
+                )
+    return bound

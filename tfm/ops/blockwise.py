@@ -1,0 +1,255 @@
+"""Tile by tile, with an online softmax: memory grows with length, not with its square.
+
+Forwards, each row of tiles visits the columns that the mask may show, carrying a running maximum
+and sum (Milakov & Gimelshein 2018). Backwards, each column of tiles visits its rows and computes
+every tile again from the rows' saved log-sum-exp (Dao et al. 2022); the score, the bias and their
+parameters are differentiated by JAX, one tile at a time. Tiles that the mask rules out by index are
+never visited; in a visited tile, work is skipped when it turns out that nothing is visible.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.extend.core import jaxprs_in_params
+
+from tfm.ops import dropout as drop
+from tfm.ops.masks import At, Span
+from tfm.ops.normalizers import Normalizer
+from tfm.ops.tiles import F32, FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
+
+TILE_ELEMENTS = 2**21  # numbers in a tile, over batch and heads: what stays in a cache
+
+
+class Grid(NamedTuple):
+    """How the plane is cut, known before compilation."""
+
+    rows: int
+    cols: int
+    row_edge: int
+    col_edge: int
+    plain: bool  # positions are indices
+
+
+def cut_plane(
+    q_BTHK: Array, k_BSGK: Array, logits: Logits, plain: bool, edge: int | None = None
+) -> Grid:
+    """Square tiles: of `edge`, or of the largest power of two from 16 to 512 that stays cached."""
+    rows, cols = q_BTHK.shape[1], k_BSGK.shape[1]
+    if edge is None:
+        edge = 512
+        numbers = numbers_per_pair(q_BTHK, k_BSGK, logits)
+        while edge > 16 and numbers * edge * edge > TILE_ELEMENTS:
+            edge //= 2
+    return Grid(rows, cols, min(edge, rows), min(edge, cols), plain)
+
+
+def numbers_per_pair(q_BTHK: Array, k_BSGK: Array, logits: Logits) -> int:
+    """How much a tile holds at once for each of its pairs, over batch and heads: one number for a
+    product, a whole vector for the additive score. Read off the traced logits."""
+
+    def largest(jaxpr: Any) -> int:
+        sizes = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
+        inner = [largest(j) for eqn in jaxpr.eqns for j in jaxprs_in_params(eqn.params)]
+        return max([0, *sizes, *inner])
+
+    edge = 512
+
+    def tile(x_BTHK: Array) -> jax.ShapeDtypeStruct:
+        batch, _, *rest = x_BTHK.shape
+        return jax.ShapeDtypeStruct((batch, edge, *rest), x_BTHK.dtype)
+
+    index = jnp.arange(edge)
+    at = At(index, index, index[None], index[None])
+    traced = jax.make_jaxpr(functools.partial(tile_logits, at=at))(
+        logits, tile(q_BTHK), tile(k_BSGK)
+    )
+    return -(-largest(traced.jaxpr) // edge**2)
+
+
+class Visits(NamedTuple):
+    """For each row (or column) of tiles: which columns (or rows) to visit, and how many."""
+
+    which: np.ndarray
+    how_many: np.ndarray
+
+
+def visits(grid: Grid, plane: Plane) -> tuple[Visits, Visits]:
+    """By row and by column, the tiles that the mask does not hide."""
+
+    def spans(length: int, edge: int) -> list[range]:
+        return [range(length)[start : start + edge] for start in range(0, length, edge)]
+
+    shown = np.array(
+        [
+            [
+                not plane.mask.hides(Span(row, col, grid.plain))
+                for col in spans(grid.cols, grid.col_edge)
+            ]
+            for row in spans(grid.rows, grid.row_edge)
+        ]
+    )
+    return _visits(shown), _visits(shown.T)
+
+
+def _visits(shown: np.ndarray) -> Visits:
+    count = shown.sum(axis=1, dtype=np.int32)
+    which = np.argsort(~shown, axis=1, kind="stable").astype(np.int32)
+    return Visits(which[:, : max(1, count.max())], count)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def blockwise(
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGK: Array,
+    logits: Logits,
+    plane: Plane,
+    norm: Normalizer,
+    grid: Grid,
+) -> Array:
+    return _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid)[0]
+
+
+def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
+    batch, rows, heads, _ = q_BTHK.shape
+    by_row, _ = visits(grid, plane)
+    q_tiles, k_tiles, v_tiles = (
+        _cut(q_BTHK, grid.row_edge),
+        *(_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK)),
+    )
+
+    def row(_, x):
+        i, q, which, count = x
+
+        def visit(n, carry):
+            j = which[n]
+            at, visible = _look(plane, grid, i, j)
+
+            def work(carry):
+                most, total, out = carry
+                s = tile_logits(logits, q, k_tiles[j], at)
+                if norm.each is None:
+                    s = jnp.where(visible, s, HIDDEN)
+                    most = jnp.maximum(carry[0], jnp.max(s, axis=-1))
+                    weights = jnp.exp(s - most[..., None])
+                    shrink = jnp.exp(carry[0] - most)
+                    total = total * shrink + jnp.sum(weights, axis=-1)
+                    out = out * _BTH1(shrink)
+                else:
+                    weights = jnp.where(visible, norm.each(s), 0.0)
+                return most, total, out + mix(_drop(weights, plane, at), v_tiles[j])
+
+            return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
+
+        per_row = (batch, heads, grid.row_edge)
+        start = jnp.full(per_row, FLOOR, F32), jnp.zeros(per_row, F32), jnp.zeros(q.shape, F32)
+        most, total, out = lax.fori_loop(0, count, visit, start)
+        lse = most + jnp.log(jnp.where(total > 0, total, 1.0))
+        if norm.each is None:
+            out = out * _BTH1(jnp.exp(most - norm.total(lse)))
+        return None, (out, lse)
+
+    xs = jnp.arange(len(q_tiles)), q_tiles, *map(jnp.asarray, by_row)
+    _, (out_tiles, lse_tiles) = lax.scan(row, None, xs)
+    out = _uncut(out_tiles, rows).astype(v_BSGK.dtype)
+    return out, (q_BTHK, k_BSGK, v_BSGK, logits, plane, out_tiles, lse_tiles)
+
+
+def _backward(norm, grid, saved, d_out):
+    q_BTHK, k_BSGK, v_BSGK, logits, plane, out_tiles, lse_tiles = saved
+    _, by_col = visits(grid, plane)
+    q_tiles, d_out_tiles = _cut(q_BTHK, grid.row_edge), _cut(d_out, grid.row_edge).astype(F32)
+    k_tiles, v_tiles = _cut(k_BSGK, grid.col_edge), _cut(v_BSGK, grid.col_edge)
+    if norm.each is None:
+        # Σ weight · d_weight over a whole row: all that one tile must know of the others.
+        delta = jnp.einsum("NBTHK,NBTHK->NBHT", d_out_tiles, out_tiles)
+        total_tiles, pull_total = jax.vjp(norm.total, lse_tiles)
+        (d_lse_tiles,) = pull_total(-delta)
+
+    def col(carry, x):
+        j, k, v, which, count = x
+
+        def visit(n, carry):
+            i = which[n]
+            at, visible = _look(plane, grid, i, j)
+
+            def work(carry):
+                s, pull_logits = jax.vjp(
+                    functools.partial(tile_logits, at=at), logits, q_tiles[i], k
+                )
+                if norm.each is None:
+                    s = jnp.where(visible, s, HIDDEN)
+                    weights = jnp.exp(s - total_tiles[i][..., None])
+                else:
+                    weights, pull_each = jax.vjp(lambda s: jnp.where(visible, norm.each(s), 0.0), s)
+                _, pull_mix = jax.vjp(lambda w, v: mix(_drop(w, plane, at), v), weights, v)
+                d_weights, d_v = pull_mix(d_out_tiles[i])
+                if norm.each is None:
+                    share = jnp.exp(s - lse_tiles[i][..., None])
+                    d_s = weights * d_weights + share * d_lse_tiles[i][..., None]
+                else:
+                    (d_s,) = pull_each(d_weights)
+                d_logits, d_q, d_k = pull_logits(d_s)
+                d_q_tiles, *sums = carry
+                added = jax.tree.map(lambda a, b: a + b.astype(F32), sums, [d_k, d_v, d_logits])
+                return d_q_tiles.at[i].add(d_q.astype(F32)), *added
+
+            return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
+
+        d_q_tiles, d_logits = carry
+        start = d_q_tiles, *_zeros((k, v)), d_logits
+        d_q_tiles, d_k, d_v, d_logits = lax.fori_loop(0, count, visit, start)
+        return (d_q_tiles, d_logits), (d_k, d_v)
+
+    xs = jnp.arange(len(k_tiles)), k_tiles, v_tiles, *map(jnp.asarray, by_col)
+    (d_q_tiles, d_logits), (d_k_tiles, d_v_tiles) = lax.scan(col, _zeros((q_tiles, logits)), xs)
+    d_q, d_k, d_v = (
+        _uncut(tiles, x.shape[1]).astype(x.dtype)
+        for tiles, x in ((d_q_tiles, q_BTHK), (d_k_tiles, k_BSGK), (d_v_tiles, v_BSGK))
+    )
+    d_logits = jax.tree.map(lambda d, x: d.astype(x.dtype), d_logits, logits)
+    return d_q, d_k, d_v, d_logits, None
+
+
+blockwise.defvjp(_forward, _backward)
+
+
+def _look(plane: Plane, grid: Grid, i: Array, j: Array) -> tuple[At, Array]:
+    """Where tile (i, j) lies, and which of its pairs are visible."""
+    at = plane.at(
+        i * grid.row_edge + jnp.arange(grid.row_edge), j * grid.col_edge + jnp.arange(grid.col_edge)
+    )
+    visible = plane.mask.visible(at)
+    if grid.cols % grid.col_edge:
+        visible &= (at.k_index_S < grid.cols)[None, None, None]
+    return at, visible
+
+
+def _drop(weights_BHTS: Array, plane: Plane, at: At) -> Array:
+    if plane.dropped is None:
+        return weights_BHTS
+    return weights_BHTS * drop.keep(plane.dropped, at.q_index_T, at.k_index_S)
+
+
+def _cut(x_BTHK: Array, edge: int) -> Array:
+    """Into tiles of `edge` rows, the last one filled up with zeros: NBTHK."""
+    batch, rows, *rest = x_BTHK.shape
+    x = jnp.pad(x_BTHK, [(0, 0), (0, -rows % edge), (0, 0), (0, 0)])
+    return x.reshape(batch, -1, edge, *rest).swapaxes(0, 1)
+
+
+def _uncut(x_NBTHK: Array, rows: int) -> Array:
+    _, batch, _, *rest = x_NBTHK.shape
+    return x_NBTHK.swapaxes(0, 1).reshape(batch, -1, *rest)[:, :rows]
+
+
+def _zeros(tree):
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, F32), tree)
+
+
+def _BTH1(x_BHT: Array) -> Array:
+    return x_BHT.swapaxes(1, 2)[..., None]

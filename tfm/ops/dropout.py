@@ -1,0 +1,47 @@
+"""Dropout of pairs. The rate is data: an array given to the compiled step, not a constant in it."""
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+from jax import numpy as jnp
+from jax.typing import ArrayLike
+
+
+class Dropout(NamedTuple):
+    """How much to drop, and the key that decides which. Pass None in its place to drop nothing."""
+
+    rate: ArrayLike
+    key: Array
+
+
+class PairBits(NamedTuple):
+    """Random bits for each row and each column, from which every pair of them gets its own."""
+
+    rate: Array
+    row_BHT: Array
+    col_S: Array
+
+
+def pair_bits(dropout: Dropout, batch: int, heads: int, rows: int, cols: int) -> PairBits:
+    row_key, col_key = jax.random.split(dropout.key)
+    return PairBits(
+        jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32)),
+        jax.random.bits(row_key, (batch, heads, rows), jnp.uint32),
+        jax.random.bits(col_key, (cols,), jnp.uint32),
+    )
+
+
+def keep(bits: PairBits, rows_T: Array, cols_S: Array) -> Array:
+    """1 / (1 − rate) where a pair is kept, 0 where it is dropped.
+
+    A pair's fate depends on its own row and column, so any tiling drops the same pairs. Hashing
+    the two (MurmurHash3's finaliser) costs about what an exponential does; a full generator for
+    each pair would cost many times the attention itself.
+    """
+    x = jnp.take(bits.row_BHT, rows_T, axis=2, mode="clip")[..., None]
+    x = x + jnp.take(bits.col_S, cols_S, mode="clip")[None, None, None]
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    uniform = ((x ^ (x >> 16)) >> 8).astype(jnp.float32) * 2.0**-24
+    return jnp.where(uniform >= bits.rate, 1 / (1 - bits.rate), 0.0)

@@ -1,0 +1,317 @@
+"""Who may look at whom. Masks are boolean, True = visible, and join with `&`, `|` and `~`.
+
+A mask is asked two things. `visible` is evaluated on a tile: the indices of its rows and columns
+(their places in the arrays) and their positions (which restart in packed sequences). `hides` and
+`shows` tell, from indices alone and before anything is compiled, whether a tile is wholly hidden or
+wholly visible; "don't know" is False.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple, dataclass_transform
+
+import jax
+from jax import Array
+from jax import numpy as jnp
+from jax.typing import ArrayLike
+
+from tfm.names import UserError
+from tfm.ops.shapes import check
+
+
+class At(NamedTuple):
+    """Where a tile lies: the indices and the positions of its rows and columns."""
+
+    q_index_T: Array
+    k_index_S: Array
+    q_pos_BT: Array
+    k_pos_BS: Array
+
+
+class Span(NamedTuple):
+    """A tile before compilation. `plain`: positions are the indices themselves."""
+
+    rows: range
+    cols: range
+    plain: bool
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The least and the greatest (row − column) in the tile."""
+        return self.rows[0] - self.cols[-1], self.rows[-1] - self.cols[0]
+
+
+class Mask:
+    """Base class: a mask that shows everything and knows nothing of tiles."""
+
+    def visible(self, at: At) -> Array:
+        """Booleans that broadcast to BHTS."""
+        return jnp.ones((1, 1, 1, 1), bool)
+
+    def hides(self, span: Span) -> bool:
+        return False
+
+    def shows(self, span: Span) -> bool:
+        return False
+
+    def check(self, sizes: dict[str, int]) -> None:
+        """Raise if an array in the mask, whose name ends in its axes, does not fit."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Mask):
+                value.check(sizes)
+            elif isinstance(value, Array):
+                check(field.name, value, sizes, free="BH")
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return And(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Or(self, other)
+
+    def __invert__(self) -> "Mask":
+        return Not(self)
+
+
+@dataclass_transform(frozen_default=True)
+def _mask(*, data: tuple[str, ...] = (), meta: tuple[str, ...] = ()):
+    """A frozen dataclass that JAX can take apart: `data` are arrays, `meta` is structure."""
+
+    def wrap(cls):
+        return jax.tree_util.register_dataclass(
+            dataclasses.dataclass(frozen=True)(cls), data_fields=data, meta_fields=meta
+        )
+
+    return wrap
+
+
+@_mask()
+class Everything(Mask):
+    def shows(self, span):
+        return True
+
+
+@_mask(data=("a", "b"))
+class And(Mask):
+    a: Mask
+    b: Mask
+
+    def visible(self, at):
+        return self.a.visible(at) & self.b.visible(at)
+
+    def hides(self, span):
+        return self.a.hides(span) or self.b.hides(span)
+
+    def shows(self, span):
+        return self.a.shows(span) and self.b.shows(span)
+
+
+@_mask(data=("a", "b"))
+class Or(Mask):
+    a: Mask
+    b: Mask
+
+    def visible(self, at):
+        return self.a.visible(at) | self.b.visible(at)
+
+    def hides(self, span):
+        return self.a.hides(span) and self.b.hides(span)
+
+    def shows(self, span):
+        return self.a.shows(span) or self.b.shows(span)
+
+
+@_mask(data=("a",))
+class Not(Mask):
+    a: Mask
+
+    def visible(self, at):
+        return ~self.a.visible(at)
+
+    def hides(self, span):
+        return self.a.shows(span)
+
+    def shows(self, span):
+        return self.a.hides(span)
+
+
+@_mask(meta=("left", "right"))
+class Band(Mask):
+    """Visible from `left` steps back to `right` steps ahead, by index; None is no limit."""
+
+    left: int | None
+    right: int | None
+
+    def visible(self, at):
+        back_TS = at.q_index_T[:, None] - at.k_index_S[None]
+        visible_TS = jnp.ones_like(back_TS, bool)
+        if self.left is not None:
+            visible_TS &= back_TS <= self.left
+        if self.right is not None:
+            visible_TS &= back_TS >= -self.right
+        return visible_TS[None, None]
+
+    def hides(self, span):
+        least, most = span.reach
+        too_old = self.left is not None and least > self.left
+        too_new = self.right is not None and most < -self.right
+        return too_old or too_new
+
+    def shows(self, span):
+        least, most = span.reach
+        return (self.left is None or most <= self.left) and (
+            self.right is None or least >= -self.right
+        )
+
+
+@_mask(meta=("stride",))
+class Strided(Mask):
+    stride: int
+
+    def visible(self, at):
+        back_TS = at.q_index_T[:, None] - at.k_index_S[None]
+        return (back_TS % self.stride == 0)[None, None]
+
+    def hides(self, span):
+        least, most = span.reach
+        return most // self.stride * self.stride < least
+
+    def shows(self, span):
+        return self.stride == 1
+
+
+@_mask(meta=("count",))
+class GlobalTokens(Mask):
+    count: int
+
+    def visible(self, at):
+        sees_BTS = at.q_pos_BT[:, :, None] < self.count
+        seen_BTS = at.k_pos_BS[:, None] < self.count
+        return (sees_BTS | seen_BTS)[:, None]
+
+    def hides(self, span):
+        return span.plain and min(span.rows[0], span.cols[0]) >= self.count
+
+    def shows(self, span):
+        return span.plain and (span.rows[-1] < self.count or span.cols[-1] < self.count)
+
+
+@_mask(data=("length_B",))
+class Prefix(Mask):
+    length_B: Array
+
+    def visible(self, at):
+        return (at.k_pos_BS < self.length_B[:, None])[:, None, None]
+
+
+@_mask(data=("valid_BS",))
+class Padding(Mask):
+    valid_BS: Array
+
+    def visible(self, at):
+        return _columns(self.valid_BS, at.k_index_S, False)[:, None, None]
+
+
+@_mask(data=("q_segment_BT", "k_segment_BS"))
+class Segments(Mask):
+    q_segment_BT: Array
+    k_segment_BS: Array
+
+    def visible(self, at):
+        q_BT = _columns(self.q_segment_BT, at.q_index_T, -1)
+        k_BS = _columns(self.k_segment_BS, at.k_index_S, -2)
+        return (q_BT[:, :, None] == k_BS[:, None])[:, None]
+
+
+@_mask(data=("visible_BHTS",))
+class Given(Mask):
+    visible_BHTS: Array
+
+    def visible(self, at):
+        rows = jnp.take(self.visible_BHTS, at.q_index_T, axis=2, mode="fill", fill_value=False)
+        return jnp.take(rows, at.k_index_S, axis=3, mode="fill", fill_value=False)
+
+
+@_mask(meta=("fn",))
+class Predicate(Mask):
+    fn: Callable[[Array, Array], Array]
+
+    def visible(self, at):
+        return self.fn(at.q_pos_BT[:, :, None], at.k_pos_BS[:, None])[:, None]
+
+
+def _columns(x_BS: Array, index_S: Array, beyond: int | bool) -> Array:
+    return jnp.take(x_BS, index_S, axis=1, mode="fill", fill_value=beyond)
+
+
+def everything() -> Mask:
+    """Every pair is visible."""
+    return Everything()
+
+
+def causal() -> Mask:
+    """Nothing after itself.  Vaswani et al. 2017, §3.2.3."""
+    return Band(None, 0)
+
+
+def window(left: int, right: int = 0) -> Mask:
+    """From `left` tokens back to `right` ahead, itself included.  Beltagy et al. 2020, §3.1."""
+    if left < 0 or right < 0:
+        raise UserError(f"window: left={left}, right={right} must not be negative")
+    return Band(left, right)
+
+
+def strided(stride: int) -> Mask:
+    """Every `stride`-th token, counted from itself.  Child et al. 2019, §4.2."""
+    if stride < 1:
+        raise UserError(f"strided: stride={stride} must be at least 1")
+    return Strided(stride)
+
+
+def global_tokens(count: int) -> Mask:
+    """The first `count` positions see all and are seen by all.  Beltagy et al. 2020, §3.1."""
+    return GlobalTokens(count)
+
+
+def prefix(length: ArrayLike) -> Mask:
+    """The first `length` positions (one number, or one for each example) are seen by all.
+
+    A prefix LM is `causal() | prefix(length)`.  Raffel et al. 2020, §3.2.1.
+    """
+    return Prefix(jnp.atleast_1d(jnp.asarray(length)))
+
+
+def padding(valid_BS: ArrayLike) -> Mask:
+    """Real keys only."""
+    return Padding(jnp.asarray(valid_BS, bool))
+
+
+def segments(q_segment_BT: ArrayLike, k_segment_BS: ArrayLike | None = None) -> Mask:
+    """Only within one's own segment of a packed row."""
+    q_segment_BT = jnp.asarray(q_segment_BT)
+    return Segments(
+        q_segment_BT, q_segment_BT if k_segment_BS is None else jnp.asarray(k_segment_BS)
+    )
+
+
+def given(visible_BHTS: ArrayLike) -> Mask:
+    """A matrix of booleans as it is; B and H may be 1."""
+    return Given(jnp.asarray(visible_BHTS, bool))
+
+
+def predicate(fn: Callable[[Array, Array], Array]) -> Mask:
+    """Whatever `fn(query position, key position)` says of two arrays of positions."""
+    return Predicate(fn)
+
+
+MASKS = {
+    "everything": everything,
+    "causal": causal,
+    "window": window,
+    "strided": strided,
+    "global_tokens": global_tokens,
+    "prefix": prefix,
+    "padding": padding,
+    "segments": segments,
+    "given": given,
+}

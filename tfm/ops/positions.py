@@ -1,0 +1,198 @@
+"""Where order enters a model, which attention alone cannot see.
+
+A scheme may act in three places: a `table` joins the embeddings, `rotate` turns queries and keys,
+`bias` joins the logits. Positions are arrays, so packed and ragged sequences may restart them.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from flax.linen import initializers
+from jax import Array
+from jax import numpy as jnp
+
+from tfm.names import UserError
+
+F32 = jnp.float32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Position:
+    """A position scheme, and what a layer must know to create its parameters."""
+
+    table: Callable[..., Array] | None = None  # (pos_BT, width, **params) → BTD
+    rotate: Callable[..., Array] | None = None  # (x_BTHK, pos_BT, **params) → BTHK
+    bias: Callable[..., Array] | None = None  # (q_pos_BT, k_pos_BS, heads, **params) → BHTS
+    params: Mapping[str, initializers.Initializer] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def none() -> Position:
+    """No positions: attention is then blind to order."""
+    return Position()
+
+
+def sinusoidal(base: float = 10_000.0) -> Position:
+    """Fixed waves, added to the embeddings.  Vaswani et al. 2017, §3.5."""
+    return Position(table=functools.partial(sinusoidal_table, base=base))
+
+
+def sinusoidal_table(pos_BT: Array, width: int, *, base: float = 10_000.0) -> Array:
+    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same angle."""
+    if width % 2:
+        raise UserError(f"sinusoidal positions need an even width, not {width}")
+    angle_BTF = _angles(pos_BT, width, base)
+    pairs_BTF2 = jnp.stack([jnp.sin(angle_BTF), jnp.cos(angle_BTF)], axis=-1)
+    return pairs_BTF2.reshape(*pos_BT.shape, width)
+
+
+def learned(stddev: float = 0.02) -> Position:
+    """A trained vector for each position.  Gehring et al. 2017; GPT-2 and BERT."""
+    return Position(table=learned_table, params={"w_LD": initializers.normal(stddev)})
+
+
+def learned_table(pos_BT: Array, width: int, *, w_LD: Array) -> Array:
+    return w_LD[pos_BT]
+
+
+def rotary(
+    base: float = 10_000.0, fraction: float = 1.0, scaling: str = "none", factor: float = 1.0
+) -> Position:
+    """Turn feature pairs of q and k by an angle that grows with position.  Su et al. 2021, §3.2.
+
+    `fraction` of the features is turned, the rest passes through (GPT-NeoX). To reach `factor`
+    times the trained length, `scaling="linear"` divides positions (Chen et al. 2023) and
+    `scaling="ntk"` stretches the base (bloc97 2023).
+    """
+    if scaling not in ("none", "linear", "ntk"):
+        raise UserError(f"rotary: scaling={scaling!r} must be 'none', 'linear' or 'ntk'")
+    if not 0 < fraction <= 1 or factor < 1:
+        raise UserError(f"rotary: need 0 < fraction ≤ 1 and factor ≥ 1, not {fraction}, {factor}")
+    if scaling == "none" and factor != 1:
+        raise UserError(f"rotary: factor={factor} does nothing without scaling='linear' or 'ntk'")
+    turn = functools.partial(rotate, base=base, fraction=fraction, scaling=scaling, factor=factor)
+    return Position(rotate=turn)
+
+
+def rotate(
+    x_BTHK: Array, pos_BT: Array, *, base: float, fraction: float, scaling: str, factor: float
+) -> Array:
+    """Pair feature i with i + n/2 of the n turned ones, as LLaMA's published weights do."""
+    turned = int(x_BTHK.shape[-1] * fraction)
+    if turned < 2 or turned % 2:
+        raise UserError(
+            f"rotary turns pairs: fraction={fraction} of head width {x_BTHK.shape[-1]} "
+            f"is {turned} features, which must be even"
+        )
+    pos_BT = pos_BT.astype(F32)
+    if scaling == "linear":
+        pos_BT /= factor
+    if scaling == "ntk" and turned > 2:
+        base *= factor ** (turned / (turned - 2))
+    angle_BT1F = _angles(pos_BT, turned, base)[:, :, None]
+    cos, sin = jnp.cos(angle_BT1F), jnp.sin(angle_BT1F)
+    a, b, rest = jnp.split(x_BTHK.astype(F32), [turned // 2, turned], axis=-1)
+    out = jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+    return out.astype(x_BTHK.dtype)
+
+
+def _angles(pos_BT: Array, width: int, base: float) -> Array:
+    """p / base^(2i/width) for each pair i of features, with float64 frequencies."""
+    frequency_F = base ** (-np.arange(0, width, 2) / width)
+    return pos_BT.astype(F32)[..., None] * jnp.asarray(frequency_F, F32)[None, None]
+
+
+def alibi() -> Position:
+    """−slope · |distance|, one slope for each head.  Press et al. 2022, §3."""
+    return Position(bias=alibi_bias)
+
+
+def alibi_bias(q_pos_BT: Array, k_pos_BS: Array, heads: int) -> Array:
+    distance_BTS = jnp.abs(q_pos_BT[:, :, None] - k_pos_BS[:, None])
+    slope_H = jnp.asarray(alibi_slopes(heads), F32)
+    return -slope_H[None, :, None, None] * distance_BTS.astype(F32)[:, None]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """2^(−8h/H) for a power of two; otherwise as the authors' code: the power of two below, then
+    every other slope of the power of two above."""
+    below = 2 ** int(math.log2(heads))
+    slopes = [2 ** (-8 * (h + 1) / below) for h in range(below)]
+    between = [2 ** (-8 * (h + 1) / (2 * below)) for h in range(0, 2 * below, 2)]
+    return slopes + between[: heads - below]
+
+
+def relative(buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> Position:
+    """A trained number for each head and bucket of distance.  Raffel et al. 2020, §2.1 (T5)."""
+    exact = (buckets // 2 if bidirectional else buckets) // 2
+    if exact < 1 or max_distance <= exact:
+        raise UserError(
+            f"relative: buckets={buckets} leaves {exact} exact distances; "
+            f"that must be at least 1 and below max_distance={max_distance}"
+        )
+    return Position(
+        bias=functools.partial(
+            relative_bias, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
+        ),
+        params={"w_UH": initializers.normal(1.0)},
+        sizes={"U": buckets},
+    )
+
+
+def relative_bias(
+    q_pos_BT: Array,
+    k_pos_BS: Array,
+    heads: int,
+    *,
+    w_UH: Array,
+    buckets: int,
+    max_distance: int,
+    bidirectional: bool,
+) -> Array:
+    ahead_BTS = k_pos_BS[:, None] - q_pos_BT[:, :, None]
+    bucket_BTS = relative_bucket(ahead_BTS, buckets, max_distance, bidirectional)
+    return jnp.moveaxis(w_UH[bucket_BTS], -1, 1)
+
+
+def relative_bucket(ahead: Array, buckets: int, max_distance: int, bidirectional: bool) -> Array:
+    """Half of the buckets are exact distances, half grow logarithmically up to max_distance."""
+    first = jnp.zeros_like(ahead)
+    if bidirectional:
+        buckets //= 2
+        first = jnp.where(ahead > 0, buckets, 0)
+        distance = jnp.abs(ahead)
+    else:
+        distance = jnp.maximum(-ahead, 0)
+    exact = buckets // 2
+    growth = jnp.log(jnp.maximum(distance, 1).astype(F32) / exact) / math.log(max_distance / exact)
+    far = exact + (growth * (buckets - exact)).astype(ahead.dtype)
+    return first + jnp.where(distance < exact, distance, jnp.minimum(far, buckets - 1))
+
+
+POSITIONS = {
+    "none": none,
+    "sinusoidal": sinusoidal,
+    "learned": learned,
+    "rotary": rotary,
+    "alibi": alibi,
+    "relative": relative,
+}
+
+
+def add(x_BTD: Array, table_BTD: Array) -> Array:
+    return x_BTD + table_BTD
+
+
+def multiply(x_BTD: Array, table_BTD: Array) -> Array:
+    return x_BTD * table_BTD
+
+
+def concatenate(x_BTD: Array, table_BTE: Array) -> Array:
+    table_BTE = jnp.broadcast_to(table_BTE, (*x_BTD.shape[:2], table_BTE.shape[-1]))
+    return jnp.concatenate([x_BTD, table_BTE], axis=-1)
+
+
+JOINS = {"add": add, "multiply": multiply, "concatenate": concatenate}

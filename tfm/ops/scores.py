@@ -1,0 +1,98 @@
+"""How alike are a query and a key?
+
+A score turns a tile of queries and a tile of keys into numbers, one for each head and pair. It may
+have parameters, whose names end in their shape, and may ask for the positions of its rows and
+columns (`q_pos_BT`, `k_pos_BS`). A new score is a function here, or in your own config file, and a
+line in `SCORES`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+from flax.linen import initializers
+from jax import Array
+from jax import numpy as jnp
+
+F32 = jnp.float32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Score:
+    """A score and what a layer must know to create its parameters."""
+
+    fn: Callable[..., Array]
+    params: Mapping[str, initializers.Initializer] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # axes beyond our own
+
+
+def dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
+    """q · k.  Luong et al. 2015, §3.1."""
+    return jnp.einsum("BTHK,BSHK->BHTS", q_BTHK, k_BSHK, preferred_element_type=F32)
+
+
+def scaled_dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
+    """q · k / √K.  Vaswani et al. 2017, eq. 1."""
+    return dot(q_BTHK, k_BSHK) * q_BTHK.shape[-1] ** -0.5
+
+
+def additive(q_BTHK: Array, k_BSHK: Array, *, w_HK: Array, **at) -> Array:
+    """w · tanh(q + k).  Bahdanau et al. 2015, A.1.2."""
+    hidden_BTSHK = jnp.tanh(q_BTHK[:, :, None] + k_BSHK[:, None])
+    return jnp.einsum("BTSHK,HK->BHTS", hidden_BTSHK, w_HK, preferred_element_type=F32)
+
+
+def bilinear(q_BTHK: Array, k_BSHJ: Array, *, w_HKJ: Array, **at) -> Array:
+    """qᵀ W k.  Luong et al. 2015, §3.1, "general"."""
+    return dot(jnp.einsum("BTHK,HKJ->BTHJ", q_BTHK, w_HKJ), k_BSHJ)
+
+
+def cosine(q_BTHK: Array, k_BSHK: Array, *, log_scale_H: Array, **at) -> Array:
+    """exp(log_scale) · cos(q, k), a temperature learned by each head.  Henry et al. 2020."""
+    cos_BHTS = dot(_unit(q_BTHK), _unit(k_BSHK))
+    return cos_BHTS * jnp.exp(log_scale_H.astype(F32))[None, :, None, None]
+
+
+def distance(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
+    """−‖q − k‖² / √K.  Kim et al. 2021, "L2 attention"."""
+    q2_BHT1 = _square(q_BTHK).swapaxes(1, 2)[..., None]
+    k2_BH1S = _square(k_BSHK).swapaxes(1, 2)[:, :, None]
+    return (2 * dot(q_BTHK, k_BSHK) - q2_BHT1 - k2_BH1S) * q_BTHK.shape[-1] ** -0.5
+
+
+def linear(q_BTHK: Array, k_BSHK: Array, *, w_HKM: Array, k_pos_BS: Array, **at) -> Array:
+    """(q W)_s: the query alone says where to look.  Luong et al. 2015, §3.1, "location"."""
+    w_HKBS = w_HKM[:, :, k_pos_BS]
+    if k_pos_BS.shape[0] == 1:
+        return jnp.einsum("BTHK,HKS->BHTS", q_BTHK, w_HKBS[:, :, 0], preferred_element_type=F32)
+    return jnp.einsum("BTHK,HKBS->BHTS", q_BTHK, w_HKBS, preferred_element_type=F32)
+
+
+def static(
+    q_BTHK: Array, k_BSHK: Array, *, w_HLM: Array, q_pos_BT: Array, k_pos_BS: Array, **at
+) -> Array:
+    """W_ts: positions alone, no content.  Tay et al. 2021, "random Synthesizer"."""
+    return w_HLM[:, q_pos_BT[:, :, None], k_pos_BS[:, None]].swapaxes(0, 1)
+
+
+def _square(x_BTHK: Array) -> Array:
+    return jnp.sum(jnp.square(x_BTHK.astype(F32)), axis=-1)
+
+
+def _unit(x_BTHK: Array) -> Array:
+    return x_BTHK * jax.lax.rsqrt(_square(x_BTHK)[..., None] + 1e-12).astype(x_BTHK.dtype)
+
+
+_fan_in_last = initializers.lecun_normal(in_axis=-1, out_axis=-2)
+_per_head = initializers.lecun_normal(batch_axis=0)
+
+SCORES = {
+    "dot": Score(dot),
+    "scaled_dot": Score(scaled_dot),
+    "additive": Score(additive, params={"w_HK": _fan_in_last}),
+    "bilinear": Score(bilinear, params={"w_HKJ": _per_head}),
+    "cosine": Score(cosine, params={"log_scale_H": initializers.constant(jnp.log(10.0))}),
+    "distance": Score(distance),
+    "linear": Score(linear, params={"w_HKM": _per_head}),
+    "static": Score(static, params={"w_HLM": initializers.normal(1.0)}),
+}

@@ -1,0 +1,56 @@
+"""Names that end in their shape: `q_BTHK` has four axes, `w_HK` is heads × head width."""
+
+from collections.abc import Mapping
+
+from jax import numpy as jnp
+from jax.typing import ArrayLike
+
+from tfm.names import UserError
+
+AXES = {
+    "B": "batch",
+    "T": "query length",
+    "S": "key length",
+    "D": "model width",
+    "H": "heads",
+    "G": "key/value heads",
+    "K": "head width",
+    "J": "head width",
+    "L": "maximum query length",
+    "M": "maximum key length",
+}
+
+
+def suffix(name: str) -> str:
+    return name.rpartition("_")[2]
+
+
+def shape_of(name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """What a parameter's name asks for: `shape_of("w_HK", {"H": 8, "K": 64})` is (8, 64)."""
+    axes = suffix(name)
+    twice = sorted({axis for axis in axes if axes.count(axis) > 1})
+    unknown = sorted(set(axes) - set(sizes))
+    if twice or unknown:
+        wrong = [f"axis {axis} stands twice" for axis in twice]
+        wrong += [f"{axis} ({AXES.get(axis, 'no axis of ours')}) has no size" for axis in unknown]
+        known = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
+        raise UserError(
+            f"parameter {name!r} must end in its shape, as w_HK does: {', '.join(wrong)}; "
+            f"sizes here: {known}"
+        )
+    return tuple(sizes[axis] for axis in axes)
+
+
+def check(name: str, array: ArrayLike, sizes: dict[str, int], *, free: str = "") -> None:
+    """Raise unless `array` has the axes its name ends in. Sizes met for the first time are noted
+    in `sizes`; an axis listed in `free` may also have size 1."""
+    axes, shape = suffix(name), jnp.shape(array)
+    wanted = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
+    if len(shape) != len(axes):
+        raise UserError(f"{name} must have {len(axes)} axes ({wanted}), but its shape is {shape}")
+    for axis, size in zip(axes, shape, strict=True):
+        if sizes.setdefault(axis, size) != size and not (axis in free and size == 1):
+            raise UserError(
+                f"{name} has shape {shape}, expected ({wanted}): "
+                f"axis {axis} ({AXES.get(axis, axis)}) is {size} instead of {sizes[axis]}"
+            )

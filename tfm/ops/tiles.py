@@ -1,0 +1,63 @@
+"""The parts of an attention, evaluated on any tile of the query × key plane."""
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+from jax import numpy as jnp
+from jax.typing import ArrayLike
+
+from tfm.ops import dropout as drop
+from tfm.ops.masks import At, Mask
+
+F32 = jnp.float32
+# A hidden logit lies so far below the lowest row maximum that its exponential is exactly zero, in a
+# row with nothing visible too; and both are finite, so no arithmetic on them makes a NaN.
+FLOOR = -1e30
+HIDDEN = -1e38
+
+
+class Logits(NamedTuple):
+    """What decides the logits; gradients flow to it. Functions hold their parameters."""
+
+    score: jax.tree_util.Partial
+    bias: jax.tree_util.Partial | None
+    cap: ArrayLike | None
+
+
+class Plane(NamedTuple):
+    """What is known of rows and columns; no gradients."""
+
+    mask: Mask
+    q_pos_BT: Array
+    k_pos_BS: Array
+    dropped: drop.PairBits | None
+
+    def at(self, rows_T: Array, cols_S: Array) -> At:
+        q_pos_BT = jnp.take(self.q_pos_BT, rows_T, axis=1, mode="clip")
+        k_pos_BS = jnp.take(self.k_pos_BS, cols_S, axis=1, mode="clip")
+        return At(rows_T, cols_S, q_pos_BT, k_pos_BS)
+
+
+def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
+    """cap · tanh((score + bias) / cap), in float32."""
+    batch, rows, heads, _ = q_BTHK.shape
+    cols, groups = k_BSGK.shape[1:3]
+    k_BSHK = k_BSGK if groups == heads else jnp.repeat(k_BSGK, heads // groups, axis=2)
+    score_BHTS = logits.score(q_BTHK, k_BSHK, q_pos_BT=at.q_pos_BT, k_pos_BS=at.k_pos_BS)
+    out: Array = jnp.broadcast_to(score_BHTS.astype(F32), (batch, heads, rows, cols))
+    if logits.bias is not None:
+        out = out + logits.bias(at.q_pos_BT, at.k_pos_BS, heads).astype(F32)
+    if logits.cap is not None:
+        cap = jnp.asarray(logits.cap, F32)
+        out = cap * jnp.tanh(out / cap)  # Gemma Team 2024, §2
+    return out
+
+
+def mix(weights_BHTS: Array, v_BSGK: Array) -> Array:
+    """Σ weights · v for each row, in float32; each group of heads shares its values."""
+    batch, heads, rows, cols = weights_BHTS.shape
+    groups = v_BSGK.shape[2]
+    weights = weights_BHTS.astype(v_BSGK.dtype).reshape(batch, groups, -1, rows, cols)
+    out = jnp.einsum("BGHTS,BSGK->BGHTK", weights, v_BSGK, preferred_element_type=F32)
+    return out.reshape(batch, heads, rows, -1).swapaxes(1, 2)
