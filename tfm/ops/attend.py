@@ -114,7 +114,7 @@ def _run(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid, chosen, fused_cap):
     def on(platform: str, implementation: str) -> Callable[..., Array]:
         match implementation:
             case "reference":
-                return lambda *args: reference(*args, norm=norm)[0]
+                return lambda q, k, v, logits, plane: reference(q, k, v, logits, plane, norm)[0]
             case "blockwise":
                 return lambda *args: blockwise(*args, norm, grid)
         return functools.partial(fused, platform, fused_cap)

@@ -7,14 +7,14 @@ line in `SCORES`.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 
 import jax
 from flax.linen import initializers
 from jax import Array
 from jax import numpy as jnp
-
-F32 = jnp.float32
+from jax.typing import DTypeLike
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Score:
 
 def dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
     """q · k.  Luong et al. 2015, §3.1."""
-    return jnp.einsum("BTHK,BSHK->BHTS", q_BTHK, k_BSHK, preferred_element_type=F32)
+    return jnp.einsum("BTHK,BSHK->BHTS", q_BTHK, k_BSHK, preferred_element_type=wide(q_BTHK))
 
 
 def scaled_dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
@@ -39,7 +39,7 @@ def scaled_dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
 def additive(q_BTHK: Array, k_BSHK: Array, *, w_HK: Array, **at) -> Array:
     """w · tanh(q + k).  Bahdanau et al. 2015, A.1.2."""
     hidden_BTSHK = jnp.tanh(q_BTHK[:, :, None] + k_BSHK[:, None])
-    return jnp.einsum("BTSHK,HK->BHTS", hidden_BTSHK, w_HK, preferred_element_type=F32)
+    return jnp.einsum("BTSHK,HK->BHTS", hidden_BTSHK, w_HK, preferred_element_type=wide(q_BTHK))
 
 
 def bilinear(q_BTHK: Array, k_BSHJ: Array, *, w_HKJ: Array, **at) -> Array:
@@ -50,7 +50,7 @@ def bilinear(q_BTHK: Array, k_BSHJ: Array, *, w_HKJ: Array, **at) -> Array:
 def cosine(q_BTHK: Array, k_BSHK: Array, *, log_scale_H: Array, **at) -> Array:
     """exp(log_scale) · cos(q, k), a temperature learned by each head.  Henry et al. 2020."""
     cos_BHTS = dot(_unit(q_BTHK), _unit(k_BSHK))
-    return cos_BHTS * jnp.exp(log_scale_H.astype(F32))[None, :, None, None]
+    return cos_BHTS * jnp.exp(log_scale_H.astype(cos_BHTS.dtype))[None, :, None, None]
 
 
 def distance(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
@@ -62,10 +62,8 @@ def distance(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
 
 def linear(q_BTHK: Array, k_BSHK: Array, *, w_HKM: Array, k_pos_BS: Array, **at) -> Array:
     """(q W)_s: the query alone says where to look.  Luong et al. 2015, §3.1, "location"."""
-    w_HKBS = w_HKM[:, :, k_pos_BS]
-    if k_pos_BS.shape[0] == 1:
-        return jnp.einsum("BTHK,HKS->BHTS", q_BTHK, w_HKBS[:, :, 0], preferred_element_type=F32)
-    return jnp.einsum("BTHK,HKBS->BHTS", q_BTHK, w_HKBS, preferred_element_type=F32)
+    w_BSHK = jnp.moveaxis(w_HKM, -1, 0)[k_pos_BS].astype(q_BTHK.dtype)
+    return dot(q_BTHK, jnp.broadcast_to(w_BSHK, (q_BTHK.shape[0], *w_BSHK.shape[1:])))
 
 
 def static(
@@ -75,8 +73,13 @@ def static(
     return w_HLM[:, q_pos_BT[:, :, None], k_pos_BS[:, None]].swapaxes(0, 1)
 
 
+def wide(x: Array) -> DTypeLike:
+    """The type to sum in: float32, or x's own if that is wider."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
 def _square(x_BTHK: Array) -> Array:
-    return jnp.sum(jnp.square(x_BTHK.astype(F32)), axis=-1)
+    return jnp.sum(jnp.square(x_BTHK.astype(wide(x_BTHK))), axis=-1)
 
 
 def _unit(x_BTHK: Array) -> Array:
@@ -91,7 +94,7 @@ SCORES = {
     "scaled_dot": Score(scaled_dot),
     "additive": Score(additive, params={"w_HK": _fan_in_last}),
     "bilinear": Score(bilinear, params={"w_HKJ": _per_head}),
-    "cosine": Score(cosine, params={"log_scale_H": initializers.constant(jnp.log(10.0))}),
+    "cosine": Score(cosine, params={"log_scale_H": initializers.constant(math.log(10.0))}),
     "distance": Score(distance),
     "linear": Score(linear, params={"w_HKM": _per_head}),
     "static": Score(static, params={"w_HLM": initializers.normal(1.0)}),

@@ -1,0 +1,4 @@
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_numpy_rank_promotion", "raise")

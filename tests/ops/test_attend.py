@@ -1,0 +1,66 @@
+"""Every entry of every table, and every pair of entries, against the definition."""
+
+import jax
+import numpy as np
+import pytest
+from cases import TABLES, Case, allowed, by_oracle, by_tfm, cover, numbers
+from jax import numpy as jnp
+
+IMPLEMENTATIONS = {"reference": {}, "blockwise": {"edge": 4}, "fused": {}}
+
+
+def allowed_tables(implementation):
+    """Each table without the entries that `implementation` refuses on their own."""
+    return {
+        name: [entry for entry in table if allowed(Case(**{name: entry}), implementation)]
+        for name, table in TABLES.items()
+    }
+
+
+def walk():
+    for implementation in IMPLEMENTATIONS:
+        for case in cover(allowed_tables(implementation)):
+            yield pytest.param(implementation, case, id=f"{implementation}-{case}")
+
+
+def test_only_fused_refuses_anything():
+    for implementation in ("reference", "blockwise"):
+        assert allowed_tables(implementation) == {n: list(t) for n, t in TABLES.items()}
+    assert allowed_tables("fused")["score"] == ["dot", "scaled_dot"]
+
+
+@pytest.mark.parametrize(("implementation", "case"), list(walk()))
+def test_agrees_with_the_definition(implementation, case):
+    values64 = numbers(case)
+    values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
+    options = {"implementation": implementation, **IMPLEMENTATIONS[implementation]}
+    cotangent = np.random.default_rng(2).normal(size=values["q"].shape)
+
+    def loss(values):
+        out = by_tfm(case, values, **options)
+        return jnp.sum(out * cotangent.astype(np.float32)), out
+
+    (_, out), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(values)
+    expected = by_oracle(case, values64)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=2e-5)
+
+    # Gradients: along a random direction of each argument, by differences of the definition.
+    for name, x in values64.items():
+        along = np.random.default_rng(3).normal(size=x.shape)
+        ahead, behind = (
+            np.sum(by_oracle(case, {**values64, name: x + step * along}) * cotangent)
+            for step in (1e-5, -1e-5)
+        )
+        slope = float(np.sum(np.asarray(grads[name], np.float64) * along))
+        scale = np.linalg.norm(grads[name]) * np.linalg.norm(along) + 1e-3
+        assert abs(slope - (ahead - behind) / 2e-5) < 3e-5 * scale, name
+
+    eager = by_tfm(case, values, **options)
+    np.testing.assert_allclose(eager, out, rtol=1e-5, atol=1e-6)
+
+    half = {name: x.astype(jnp.bfloat16) for name, x in values.items()}
+    rounded = {name: np.asarray(x, np.float64) for name, x in half.items()}
+    out_half = by_tfm(case, half, **options)
+    assert out_half.dtype == jnp.bfloat16
+    error = np.abs(np.asarray(out_half, np.float64) - by_oracle(case, rounded))
+    assert error.max() < 2**-6 * max(1.0, np.abs(expected).max())

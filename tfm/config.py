@@ -1,0 +1,149 @@
+"""Configs: Python files that are run by path, overridden from the command line, and made specs.
+
+A config file defines `get_config()`, which returns an `ml_collections.ConfigDict`. It may also
+define `SCORES`, `MASKS`, `NORMALIZERS`, `POSITIONS` or `JOINS`: what is in them is added to the
+library's tables in every process that loads the file, so that a new idea needs no edit of `tfm`.
+"""
+
+import dataclasses
+import importlib.util
+import inspect
+import pathlib
+import types
+import typing
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any, TypeVar
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from tfm.names import UserError, suggest
+from tfm.ops.masks import MASKS
+from tfm.ops.normalizers import NORMALIZERS, Normalizer
+from tfm.ops.positions import JOINS, POSITIONS
+from tfm.ops.scores import SCORES, Score
+
+Spec = TypeVar("Spec")
+
+TABLES: dict[str, MutableMapping[str, Any]] = {
+    "SCORES": SCORES,
+    "MASKS": MASKS,
+    "NORMALIZERS": NORMALIZERS,
+    "POSITIONS": POSITIONS,
+    "JOINS": JOINS,
+}
+_MADE_OF = {"SCORES": Score, "NORMALIZERS": Normalizer}
+_added_by: dict[tuple[str, str], pathlib.Path] = {}  # (table, name) → the file it came from
+
+
+def load(where: str) -> ConfigDict:
+    """The locked config of `path/to/file.py` or `path/to/file.py:argument`."""
+    path, colon, argument = where.partition(":")
+    module = _run(pathlib.Path(path))
+    get_config = getattr(module, "get_config", None)
+    if get_config is None:
+        raise UserError(f"{path} defines no get_config()")
+    takes = inspect.signature(get_config).parameters.values()
+    if colon and not takes:
+        raise UserError(f"get_config() of {path} takes no argument, but {where!r} gives one")
+    if not colon and any(p.default is p.empty for p in takes):
+        raise UserError(f"get_config() of {path} needs an argument: write {path}:ARGUMENT")
+    config = get_config(argument) if colon else get_config()
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"get_config() of {path} returns {type(config).__name__}, not a ConfigDict")
+    return config.lock()
+
+
+def _run(path: pathlib.Path) -> types.ModuleType:
+    path = path.resolve()
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as e:
+        raise UserError(f"{e.filename}, line {e.lineno}: {e.msg}") from e
+    for name, table in TABLES.items():
+        for key, entry in getattr(module, name, {}).items():
+            if key in table and _added_by.get((name, key)) != path:
+                owner = _added_by.get((name, key), "the library")
+                raise UserError(f"{path}: {name}[{key!r}] is taken by {owner}; choose another name")
+            if not isinstance(entry, _MADE_OF.get(name, object)):
+                kind = _MADE_OF[name].__name__
+                raise UserError(f"{path}: {name}[{key!r}] must be a {kind}: write {kind}({key})")
+            table[key] = entry
+            _added_by[name, key] = path
+    return module
+
+
+def from_command_line(argv: Sequence[str], default: ConfigDict) -> ConfigDict:
+    """The config that `--config=file.py:argument --config.a.b=3` describe.
+
+    Without `--config`, the overrides apply to `default`.
+    """
+    files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
+    overrides = [arg for arg in argv if not arg.startswith("--config=")]
+    if len(files) > 1:
+        raise UserError(f"--config is given {len(files)} times")
+    config = load(files[0]) if files else default.copy_and_resolve_references().lock()
+    where = files[0] if files else "the default config"
+    known = set(paths(config))
+    for arg in overrides:
+        name, equals, _ = arg.partition("=")
+        key = name.removeprefix("--config.")
+        if not arg.startswith("--config.") or not equals:
+            raise UserError(f"cannot read {arg!r}; write --config=FILE or --config.KEY=VALUE")
+        if key not in known:
+            raise UserError(f"--config.{key}: {where} has no key {key!r}{suggest(key, known)}")
+    values = flags.FlagValues()
+    holder = config_flags.DEFINE_config_dict(
+        "config", config, flag_values=values, sys_argv=["tfm", *overrides]
+    )
+    try:
+        values(["tfm", *overrides])
+    except (flags.Error, TypeError, ValueError) as e:
+        raise UserError(f"{e} ({where})") from e
+    return holder.value
+
+
+def paths(config: ConfigDict, prefix: str = "") -> Iterator[str]:
+    """The dotted names of all values."""
+    for key in config:
+        value = (
+            config.get_ref(key).get() if not isinstance(config[key], ConfigDict) else config[key]
+        )
+        yield prefix + key
+        if isinstance(value, ConfigDict):
+            yield from paths(value, f"{prefix}{key}.")
+
+
+def to_spec(cls: type[Spec], config: ConfigDict, prefix: str = "") -> Spec:
+    """A frozen dataclass from a config: every key known, every value of its field's type."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for key, value in config.items():
+        if key not in fields:
+            raise UserError(f"unknown key {prefix + key!r}{suggest(key, fields)}")
+        values[key] = _value(hints[key], value, prefix + key)
+    for name, field in fields.items():
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise UserError(f"missing key {prefix + name!r}")
+    return cls(**values)
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if dataclasses.is_dataclass(option) and isinstance(value, ConfigDict):
+            return to_spec(typing.cast(type, option), value, f"{key}.")
+        item, *_ = typing.get_args(option) or (None,)
+        if item and isinstance(value, tuple | list):
+            return tuple(_value(item, v, f"{key}[{i}]") for i, v in enumerate(value))
+        if option is float and type(value) is int:
+            return float(value)
+        if option is type(value):
+            return value
+    wanted = " or ".join(getattr(o, "__name__", str(o)) for o in options)
+    raise UserError(f"{key} must be {wanted}, not {value!r}")
