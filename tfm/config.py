@@ -110,12 +110,9 @@ def from_command_line(argv: Sequence[str], default: ConfigDict) -> ConfigDict:
 def paths(config: ConfigDict, prefix: str = "") -> Iterator[str]:
     """The dotted names of all values."""
     for key in config:
-        value = (
-            config.get_ref(key).get() if not isinstance(config[key], ConfigDict) else config[key]
-        )
         yield prefix + key
-        if isinstance(value, ConfigDict):
-            yield from paths(value, f"{prefix}{key}.")
+        if isinstance(config[key], ConfigDict):
+            yield from paths(config[key], f"{prefix}{key}.")
 
 
 def to_spec(cls: type[Spec], config: ConfigDict, prefix: str = "") -> Spec:

@@ -214,10 +214,12 @@ def table(spec: AttentionBench, rows: Sequence[Row]) -> Table:
         "turns; or its temporary memory over ours. —: not run, it or the baseline needs over "
         f"{spec.max_gigabytes:g} GB.",
         box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        pad_edge=False,
     )
-    for column in ("length", "score", "implementation"):
+    for column in ("length", "score", "by"):
         out.add_column(column, no_wrap=True)
-    for column in ("forward ms", "×", "training ms", "×", "memory MB", "×"):
+    for column in ("forward\nms", "×", "training\nms", "×", "memory\nMB", "×"):
         out.add_column(column, justify="right", no_wrap=True)
 
     def number(value: float | None, form: str) -> str:

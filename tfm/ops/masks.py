@@ -270,6 +270,8 @@ def strided(stride: int) -> Mask:
 
 def global_tokens(count: int) -> Mask:
     """The first `count` positions see all and are seen by all.  Beltagy et al. 2020, §3.1."""
+    if count < 0:
+        raise UserError(f"global_tokens: count={count} must not be negative")
     return GlobalTokens(count)
 
 

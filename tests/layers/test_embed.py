@@ -1,0 +1,72 @@
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from tfm.layers.embed import PositionTable
+from tfm.names import UserError
+from tfm.ops.positions import POSITIONS, sinusoidal_table
+
+X = jax.random.normal(jax.random.key(0), (2, 5, 8))
+WAVES = sinusoidal_table(jnp.arange(5)[None], 8)
+
+
+def apply(position, *args, **options):
+    module = PositionTable(POSITIONS[position](), **options)
+    return module.init_with_output(jax.random.key(1), X, *args)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, X + WAVES),
+        ({"amplitude": 0.5}, X + 0.5 * WAVES),
+        ({"amplitude": 0.5, "learn_amplitude": True}, X + 0.5 * WAVES),
+        ({"join": "multiply"}, X * WAVES),
+    ],
+    ids=str,
+)
+def test_sinusoids_join(options, wanted):
+    np.testing.assert_allclose(apply("sinusoidal", **options)[0], wanted, atol=1e-6)
+
+
+def test_concatenation_widens():
+    out, _ = apply("sinusoidal", join="concatenate", width=4)
+    np.testing.assert_array_equal(out[..., :8], X)
+    waves = sinusoidal_table(jnp.arange(5)[None], 4)
+    np.testing.assert_allclose(out[..., 8:], jnp.broadcast_to(waves, (2, 5, 4)), atol=1e-6)
+
+
+def test_a_learned_table_and_its_amplitude_are_parameters():
+    out, tree = apply("learned", max_length=9, learn_amplitude=True, amplitude=2.0)
+    params = tree["params"]
+    assert params["table_w_LD"].shape == (9, 8)
+    np.testing.assert_allclose(out, X + 2 * params["table_w_LD"][None, :5], atol=1e-6)
+
+
+def test_positions_may_restart():
+    pos = jnp.array([[0, 1, 0, 1, 2]])
+    out, _ = apply("sinusoidal", pos)
+    np.testing.assert_allclose(out, X + sinusoidal_table(pos, 8), atol=1e-6)
+
+
+@pytest.mark.parametrize("position", ["none", "rotary", "alibi", "relative"])
+def test_schemes_without_a_table_leave_embeddings_alone(position):
+    out, tree = apply(position)
+    np.testing.assert_array_equal(out, X)
+    assert not jax.tree.leaves(tree)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 4}, "5 long, but max_length=4"),
+        ({}, r"L \(maximum query length\) has no size"),
+        ({"max_length": 9, "join": "ad"}, "unknown join 'ad'; did you mean 'add'"),
+        ({"max_length": 9, "join": "concatenate"}, "width=None with join='concatenate'"),
+        ({"max_length": 9, "width": 4}, "width=4 with join='add'"),
+    ],
+)
+def test_bad_input_is_named(options, message):
+    with pytest.raises(UserError, match=message):
+        apply("learned", **options)

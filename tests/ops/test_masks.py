@@ -1,0 +1,100 @@
+import jax
+import numpy as np
+import pytest
+from cases import MASK_EXAMPLES
+from jax import numpy as jnp
+
+from tfm.names import UserError
+from tfm.ops import masks
+from tfm.ops.attend import attend
+from tfm.ops.masks import MASKS, At, Span
+
+ROWS, COLS = 9, 10
+INDEX = At(np.arange(ROWS), np.arange(COLS), np.arange(ROWS)[None], np.arange(COLS)[None])
+
+
+def tiles(edge):
+    for i in range(0, ROWS, edge):
+        for j in range(0, COLS, edge):
+            yield range(ROWS)[i : i + edge], range(COLS)[j : j + edge]
+
+
+@pytest.mark.parametrize("name", [*MASKS, "predicate", "joined"])
+def test_what_a_mask_says_of_a_tile_is_true(name):
+    make, _ = MASK_EXAMPLES.get(name, (MASKS.get(name), None))
+    for mask in (make(), ~make(), make() & masks.causal(), make() | masks.window(2, 2)):
+        shown = np.broadcast_to(mask.visible(INDEX), (2, 4, ROWS, COLS))
+        for edge in (1, 2, 3, 5):
+            for rows, cols in tiles(edge):
+                tile = shown[:, :, rows.start : rows.stop, cols.start : cols.stop]
+                span = Span(rows, cols, plain=True)
+                assert not (mask.hides(span) and tile.any())
+                assert not (mask.shows(span) and not tile.all())
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "strided", "global_tokens"])
+def test_every_hidden_tile_is_known(name):
+    """So that work on long sequences shrinks to what is visible."""
+    mask = MASK_EXAMPLES[name][0]()
+    shown = np.broadcast_to(mask.visible(INDEX), (1, 1, ROWS, COLS))[0, 0]
+    hidden = 0
+    for rows, cols in tiles(2):
+        tile = shown[rows.start : rows.stop, cols.start : cols.stop]
+        assert mask.hides(Span(rows, cols, plain=True)) == (not tile.any())
+        hidden += not tile.any()
+    assert hidden > 0
+
+
+def test_positions_that_restart_are_never_judged_by_index():
+    span = Span(range(8, 10), range(8, 10), plain=False)
+    assert not masks.global_tokens(2).hides(span)
+
+
+def test_hidden_tiles_are_not_computed():
+    """A score that is NaN beyond the band: the tiles there are not so much as touched."""
+
+    def poisoned(q, k, *, q_pos_BT, k_pos_BS):
+        far = jnp.abs(q_pos_BT[:, None, :, None] - k_pos_BS[:, None, None]) > 12
+        return jnp.where(far, jnp.nan, jnp.einsum("BTHK,BSHK->BHTS", q, k))
+
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 64, 1, 4))
+    loss = lambda *qkv: attend(
+        *qkv, score=poisoned, mask=masks.window(4, 4), implementation="blockwise", edge=4
+    ).sum()
+    value, grads = jax.value_and_grad(loss, (0, 1, 2))(q, k, v)
+    assert np.isfinite(value)
+    assert all(np.all(np.isfinite(grad)) for grad in grads)
+
+
+def test_tiles_without_a_real_token_are_skipped_at_run_time():
+    """Padding is data, so no tile is ruled out before compilation; still none is computed."""
+    count = []
+
+    def counting(q, k, **at):
+        jax.debug.callback(lambda: count.append(1))
+        return jnp.einsum("BTHK,BSHK->BHTS", q, k)
+
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 32, 1, 4))
+    run = jax.jit(
+        lambda valid: attend(
+            q, k, v, score=counting, mask=masks.padding(valid), implementation="blockwise", edge=8
+        )
+    )
+    for real, tiles in ((32, 16), (20, 12), (8, 4)):
+        count.clear()
+        run(jnp.broadcast_to(jnp.arange(32) < real, (2, 32))).block_until_ready()
+        jax.effects_barrier()
+        assert len(count) == tiles
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: masks.window(-1), "left=-1"),
+        (lambda: masks.strided(0), "stride=0"),
+        (lambda: masks.global_tokens(-1), "count=-1"),
+    ],
+)
+def test_impossible_options_are_refused(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
