@@ -5,6 +5,7 @@ define `SCORES`, `MASKS`, `NORMALIZERS`, `POSITIONS` or `JOINS`: what is in them
 library's tables in every process that loads the file, so that a new idea needs no edit of `tfm`.
 """
 
+import copy
 import dataclasses
 import importlib.util
 import inspect
@@ -86,7 +87,7 @@ def from_command_line(argv: Sequence[str], default: ConfigDict) -> ConfigDict:
     overrides = [arg for arg in argv if not arg.startswith("--config=")]
     if len(files) > 1:
         raise UserError(f"--config is given {len(files)} times")
-    config = load(files[0]) if files else default.copy_and_resolve_references().lock()
+    config = load(files[0]) if files else copy.deepcopy(default).lock()
     where = files[0] if files else "the default config"
     known = set(paths(config))
     for arg in overrides:
@@ -97,10 +98,10 @@ def from_command_line(argv: Sequence[str], default: ConfigDict) -> ConfigDict:
         if key not in known:
             raise UserError(f"--config.{key}: {where} has no key {key!r}{suggest(key, known)}")
     values = flags.FlagValues()
-    holder = config_flags.DEFINE_config_dict(
-        "config", config, flag_values=values, sys_argv=["tfm", *overrides]
-    )
     try:
+        holder = config_flags.DEFINE_config_dict(
+            "config", config, flag_values=values, sys_argv=["tfm", *overrides]
+        )
         values(["tfm", *overrides])
     except (flags.Error, TypeError, ValueError) as e:
         raise UserError(f"{e} ({where})") from e

@@ -84,7 +84,6 @@ def by_definition(module, tree, x, source, visible=None, pos=None):
         {"qk_norm": True, "position": POSITIONS["rotary"](), "kv_heads": 2},
         *({"score": score, "max_length": 9} for score in SCORES.values()),
     ],
-    ids=str,
 )
 def test_by_definition(options):
     module = layer(**options)

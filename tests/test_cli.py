@@ -1,0 +1,73 @@
+"""The command line, from the outside."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def tfm(*args, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "tfm.cli", *args],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; from tfm.cli import main; main(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "verbs" in out.stdout
+    for heavy in ("jax", "flax", "numpy", "absl", "rich"):
+        assert f"'{heavy}'" not in out.stdout
+
+
+def test_version():
+    assert tfm("version").stdout.startswith("tfm ")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["bnech"], "unknown verb 'bnech'; did you mean 'bench'?"),
+        (["bench", "atention"], "unknown bench 'atention'; did you mean 'attention'?"),
+        (["bench"], "One of: attention"),
+        (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
+        (["bench", "attention", "--config=nowhere.py"], "no Python file"),
+    ],
+)
+def test_mistakes_are_named_without_a_traceback(args, message):
+    result = tfm(*args)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_bench_attention_with_a_score_of_ones_own():
+    small = ["--config.lengths=(32, 48)", "--config.rounds=2", "--config.head_width=8"]
+    result = tfm("bench", "attention", "--config=configs/new_score.py", *small, "--json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert {(r["length"], r["score"], r["implementation"]) for r in rows} == {
+        (length, score, implementation)
+        for length in (32, 48)
+        for score in ("scaled_dot", "loud")
+        for implementation in ("reference", "blockwise")
+    }
+    assert all(r["forward_ms"] > 0 and r["training_speed"] > 0 and r["memory_mb"] > 0 for r in rows)
+
+
+def test_bench_attention_prints_a_table_and_leaves_out_what_would_not_fit():
+    result = tfm(
+        "bench", "attention", "--config.lengths=(64,)", "--config.scores=('additive',)",
+        "--config.rounds=2", "--config.max_gigabytes=0.000001",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "additive" in result.stdout
+    assert "—" in result.stdout

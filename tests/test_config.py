@@ -1,0 +1,226 @@
+import dataclasses
+import textwrap
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+from tfm import config
+from tfm.models import build
+from tfm.names import UserError
+from tfm.ops.scores import SCORES
+
+IDEA = """
+    from flax.linen import initializers
+    from jax import numpy as jnp
+    from ml_collections import ConfigDict
+    from tfm.ops.scores import Score
+
+
+    def near(q_BTHK, k_BSHK, *, w_HKJ, slope_H, q_pos_BT, k_pos_BS, **at):
+        content = jnp.einsum("BTHK,HKJ,BSHJ->BHTS", q_BTHK, w_HKJ, k_BSHK)
+        distance = jnp.abs(q_pos_BT[:, None, :, None] - k_pos_BS[:, None, None])
+        return content - slope_H[None, :, None, None] * distance
+
+
+    SCORES = {"near": Score(near, params={"w_HKJ": initializers.lecun_normal(),
+                                          "slope_H": initializers.zeros})}
+
+
+    def get_config(score="near"):
+        return ConfigDict({"attention": {"heads": 2, "head_width": 8, "score": score,
+                                         "mask": "causal"}})
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a config file; the library's tables are as before when the test ends."""
+    monkeypatch.setattr(config, "_added_by", {})
+    kept = {name: dict(table) for name, table in config.TABLES.items()}
+
+    def write(text, name="idea.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    yield write
+    for name, table in config.TABLES.items():
+        table.clear()
+        table.update(kept[name])
+
+
+def test_a_score_of_ones_own_trains_without_touching_the_library(write):
+    """One function, one table line, one config value: here it learns to look one step back."""
+    loaded = config.load(write(IDEA))
+    layer, mask = build.attention(loaded.attention)
+    assert layer.score is SCORES["near"]
+    x = jax.random.normal(jax.random.key(0), (16, 12, 16))
+    target = jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
+    # A token's own place, so that "one step back" can be learned.
+    x = x + jnp.sin(jnp.arange(12.0)[None, :, None] * 1.3 ** -jnp.arange(16.0)[None, None])
+    params = start = layer.init(jax.random.key(1), x, mask=mask)
+    optimizer = optax.adam(1e-2)
+
+    @jax.jit
+    def step(params, state):
+        loss = lambda p: jnp.mean(jnp.square(layer.apply(p, x, mask=mask) - target)[:, 1:])
+        value, grads = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(params, updates), state, value
+
+    state, losses = optimizer.init(params), []
+    for _ in range(300):
+        params, state, loss = step(params, state)
+        losses.append(float(loss))
+    assert losses[-1] < 0.5 * losses[0]
+    for name in ("score_w_HKJ", "score_slope_H"):
+        assert np.any(params["params"][name] != start["params"][name])
+
+
+def test_arguments_of_get_config(write):
+    path = write(IDEA)
+    assert config.load(f"{path}:dot").attention.score == "dot"
+    plain = write(
+        "from ml_collections import ConfigDict\nget_config = lambda: ConfigDict()", "b.py"
+    )
+    with pytest.raises(UserError, match="takes no argument"):
+        config.load(f"{plain}:x")
+    needs = write("def get_config(size): ...", "c.py")
+    with pytest.raises(UserError, match="needs an argument: write .*c.py:ARGUMENT"):
+        config.load(needs)
+
+
+def test_configs_are_locked(write):
+    with pytest.raises(AttributeError, match="did you mean|Did you mean"):
+        config.load(write(IDEA)).attention.haeds = 3
+
+
+def test_loading_twice_is_fine_and_an_edit_counts(write):
+    config.load(write(IDEA))
+    first = SCORES["near"]
+    config.load(write(IDEA))
+    assert SCORES["near"] is not first
+
+
+def test_names_that_are_taken_are_refused(write):
+    with pytest.raises(UserError, match=r"SCORES\['dot'\] is taken by the library"):
+        config.load(write(IDEA.replace('{"near"', '{"dot"')))
+    config.load(write(IDEA))
+    with pytest.raises(UserError, match=r"SCORES\['near'\] is taken by .*idea.py"):
+        config.load(write(IDEA, "other.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(:", r"idea.py, line 1: "),
+        ("x = 1", "defines no get_config"),
+        ("def get_config(): return {}", "returns dict, not a ConfigDict"),
+        ("SCORES = {'f': print}\ndef get_config(): ...", r"must be a Score: write Score\(f\)"),
+    ],
+)
+def test_files_that_cannot_be_loaded_are_named(write, text, message):
+    with pytest.raises(UserError, match=message):
+        config.load(write(text))
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(UserError, match=r"no Python file .*nowhere.py"):
+        config.load("nowhere.py")
+
+
+class TestCommandLine:
+    default = ConfigDict({"a": {"b": 1, "rate": 0.5}, "name": "x", "sizes": (1, 2)})
+
+    def test_overrides(self):
+        argv = [
+            "--config.a.b=3",
+            "--config.a.rate=2",
+            "--config.sizes=(4, 5, 6)",
+            "--config.name=y",
+        ]
+        got = config.from_command_line(argv, self.default)
+        assert got.to_dict() == {"a": {"b": 3, "rate": 2.0}, "name": "y", "sizes": (4, 5, 6)}
+        assert self.default.a.b == 1
+
+    def test_a_file_and_overrides(self, write):
+        argv = [f"--config={write(IDEA)}:dot", "--config.attention.heads=4"]
+        got = config.from_command_line(argv, self.default)
+        assert (got.attention.score, got.attention.heads) == ("dot", 4)
+
+    def test_fields_that_may_be_empty(self):
+        default = ConfigDict({"cap": placeholder(float)})
+        assert config.from_command_line([], default).cap is None
+        assert config.from_command_line(["--config.cap=30"], default).cap == 30.0
+
+    @pytest.mark.parametrize(
+        ("arg", "message"),
+        [
+            ("--config.a.c=1", "no key 'a.c'; did you mean 'a.b'"),
+            ("--config.nam=1", "no key 'nam'; did you mean 'name'"),
+            ("--config.a.b=x", "config.a.b=x"),
+            ("--confg.a=1", "cannot read '--confg.a=1'"),
+            ("a=1", "cannot read 'a=1'"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, arg, message):
+        with pytest.raises(UserError, match=message):
+            config.from_command_line([arg], self.default)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    size: int
+    rate: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    inner: Inner
+    names: tuple[str, ...] = ()
+    on: bool = False
+
+
+def test_to_spec():
+    got = config.to_spec(Outer, ConfigDict({"inner": {"size": 3, "rate": 1}, "names": ("a", "b")}))
+    assert got == Outer(Inner(3, 1.0), ("a", "b"))
+    assert isinstance(got.inner.rate, float)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"inner": {"sise": 3}}, "unknown key 'inner.sise'; did you mean 'size'"),
+        ({"inner": {"size": "3"}}, "inner.size must be int, not '3'"),
+        ({"inner": {"size": True}}, "inner.size must be int, not True"),
+        ({"inner": {"size": 3, "rate": "x"}}, "inner.rate must be float or None"),
+        ({"inner": {"size": 3}, "names": (1,)}, r"names\[0\] must be str, not 1"),
+        ({"inner": {}}, "missing key 'inner.size'"),
+        ({}, "missing key 'inner'"),
+    ],
+)
+def test_specs_that_cannot_be_are_named(tree, message):
+    with pytest.raises(UserError, match=message):
+        config.to_spec(Outer, ConfigDict(tree))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"haeds": 2}, "unknown key 'attention.haeds'; did you mean 'heads'"),
+        ({"score": "adative"}, "unknown attention.score 'adative'; did you mean 'additive'"),
+        ({"kv_heads": 3}, "attention.kv_heads=3 must divide attention.heads=4"),
+        ({"heads": 0}, "attention.heads=0 must be at least 1"),
+        ({"mask": "windw(left=3)"}, "unknown attention.mask 'windw'; did you mean 'window'"),
+        ({"position": "rotary(bas=3)"}, "attention.position 'rotary' has no option 'bas'"),
+        ({"implementation": "blokwise"}, "did you mean 'blockwise'"),
+    ],
+)
+def test_attention_that_cannot_be_is_named(change, message):
+    with pytest.raises(UserError, match=message):
+        build.attention(ConfigDict({"heads": 4, "head_width": 8} | change))

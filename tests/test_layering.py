@@ -1,0 +1,85 @@
+"""Imports flow one way: a package may use what stands on a lower floor, and nothing else."""
+
+import ast
+import pathlib
+
+ROOT = pathlib.Path(__file__).parent.parent / "tfm"
+
+FLOORS = [
+    ["names"],
+    ["ops"],
+    ["layers", "data", "parallel", "config"],
+    ["models"],
+    ["objectives", "decode", "interop", "inspect"],
+    ["evaluate"],
+    ["train"],
+    ["sweep"],
+    ["report", "bench"],
+    ["cli"],
+]
+FLOOR = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the layering"
+            yield from ([f"{node.module}.{a.name}" for a in node.names] if node.module else [])
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+
+
+def package(parts):
+    return parts[0].removesuffix(".py")
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.name != "__init__.py":
+            yield path, package(path.relative_to(ROOT).parts)
+
+
+def test_every_package_has_its_floor():
+    assert {own for _, own in modules()} <= set(FLOOR)
+
+
+def test_imports_flow_one_way():
+    for path, own in modules():
+        for name in imports(path):
+            first, *rest = name.split(".")
+            assert first not in ("experiments", "configs", "tests"), f"{path} imports {name}"
+            if first != "tfm" or not rest:
+                continue
+            used = package(rest)
+            if used != own:
+                assert FLOOR[used] < FLOOR[own], f"{path} imports {name}, which stands above it"
+
+
+def test_ops_know_no_config():
+    for path, own in modules():
+        if own in ("ops", "layers"):
+            assert not any(name.startswith("ml_collections") for name in imports(path)), path
+
+
+def test_modules_within_a_package_do_not_go_in_circles():
+    graph = {}
+    for path, _ in modules():
+        own = "tfm." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        graph[own] = {name for name in imports(path) if name.startswith("tfm.")}
+    graph = {
+        own: {m for m in graph for name in names if name == m or name.startswith(f"{m}.")}
+        for own, names in graph.items()
+    }
+    done, path = set(), []
+
+    def visit(module):
+        assert module not in path, f"a circle: {' → '.join([*path, module])}"
+        if module in done:
+            return
+        path.append(module)
+        for used in sorted(graph[module]):
+            visit(used)
+        done.add(path.pop())
+
+    for module in graph:
+        visit(module)
