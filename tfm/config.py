@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 import inspect
 import pathlib
+import sys
 import types
 import typing
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -57,10 +58,11 @@ def load(where: str) -> ConfigDict:
 
 def _run(path: pathlib.Path) -> types.ModuleType:
     path = path.resolve()
-    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(f"tfm config {path}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UserError(f"no Python file {path}")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
     try:
         spec.loader.exec_module(module)
     except SyntaxError as e:

@@ -69,6 +69,9 @@ def attend(
     norm = (
         pick(NORMALIZERS, normalizer, "normalizer") if isinstance(normalizer, str) else normalizer
     )
+    cap = float(cap) if isinstance(cap, int) else cap
+    if isinstance(cap, float) and cap <= 0:
+        raise UserError(f"cap={cap} must be positive; None caps nothing")
     logits = Logits(_bind(score, sizes), None if bias is None else _bind(bias, sizes), cap)
     plane = Plane(
         _checked(mask, sizes),
@@ -136,6 +139,8 @@ def _sizes(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, x in (("q_BTHK", q_BTHK), ("k_BSGK", k_BSGK), ("v_BSGK", v_BSGK)):
         check(name, x, sizes)
+        if 0 in x.shape:
+            raise UserError(f"{name} has shape {x.shape}; no axis may be empty")
         if x.dtype != q_BTHK.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
             raise UserError(f"{name} is {x.dtype}; q, k and v must share one floating dtype")
     if sizes["H"] % sizes["G"]:

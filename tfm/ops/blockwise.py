@@ -22,6 +22,7 @@ from tfm.ops.normalizers import Normalizer
 from tfm.ops.tiles import F32, FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
 
 TILE_ELEMENTS = 2**21  # numbers in a tile, over batch and heads: what stays in a cache
+SMALLEST_EDGE, LARGEST_EDGE = 16, 512
 
 
 class Grid(NamedTuple):
@@ -37,12 +38,12 @@ class Grid(NamedTuple):
 def cut_plane(
     q_BTHK: Array, k_BSGK: Array, logits: Logits, plain: bool, edge: int | None = None
 ) -> Grid:
-    """Square tiles: of `edge`, or of the largest power of two from 16 to 512 that stays cached."""
+    """Square tiles: of `edge`, or of the largest power of two that keeps a tile cached."""
     rows, cols = q_BTHK.shape[1], k_BSGK.shape[1]
     if edge is None:
-        edge = 512
+        edge = LARGEST_EDGE
         numbers = numbers_per_pair(q_BTHK, k_BSGK, logits)
-        while edge > 16 and numbers * edge * edge > TILE_ELEMENTS:
+        while edge > SMALLEST_EDGE and numbers * edge * edge > TILE_ELEMENTS:
             edge //= 2
     return Grid(rows, cols, min(edge, rows), min(edge, cols), plain)
 
@@ -56,18 +57,15 @@ def numbers_per_pair(q_BTHK: Array, k_BSGK: Array, logits: Logits) -> int:
         inner = [largest(j) for eqn in jaxpr.eqns for j in jaxprs_in_params(eqn.params)]
         return max([0, *sizes, *inner])
 
-    edge = 512
-
     def tile(x_BTHK: Array) -> jax.ShapeDtypeStruct:
-        batch, _, *rest = x_BTHK.shape
-        return jax.ShapeDtypeStruct((batch, edge, *rest), x_BTHK.dtype)
+        batch, length, *rest = x_BTHK.shape
+        return jax.ShapeDtypeStruct((batch, min(length, LARGEST_EDGE), *rest), x_BTHK.dtype)
 
-    index = jnp.arange(edge)
-    at = At(index, index, index[None], index[None])
-    traced = jax.make_jaxpr(functools.partial(tile_logits, at=at))(
-        logits, tile(q_BTHK), tile(k_BSGK)
-    )
-    return -(-largest(traced.jaxpr) // edge**2)
+    q_tile, k_tile = tile(q_BTHK), tile(k_BSGK)
+    rows_T, cols_S = jnp.arange(q_tile.shape[1]), jnp.arange(k_tile.shape[1])
+    at = At(rows_T, cols_S, rows_T[None], cols_S[None])
+    traced = jax.make_jaxpr(functools.partial(tile_logits, at=at))(logits, q_tile, k_tile)
+    return -(-largest(traced.jaxpr) // (rows_T.size * cols_S.size))
 
 
 class Visits(NamedTuple):

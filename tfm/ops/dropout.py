@@ -7,6 +7,8 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+from tfm.names import UserError
+
 
 class Dropout(NamedTuple):
     """How much to drop, and the key that decides which. Pass None in its place to drop nothing."""
@@ -24,6 +26,8 @@ class PairBits(NamedTuple):
 
 
 def pair_bits(dropout: Dropout, batch: int, heads: int, rows: int, cols: int) -> PairBits:
+    if isinstance(dropout.rate, int | float) and not 0 <= dropout.rate <= 1:
+        raise UserError(f"dropout rate {dropout.rate} must lie between 0 and 1")
     row_key, col_key = jax.random.split(dropout.key)
     return PairBits(
         jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32)),

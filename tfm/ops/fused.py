@@ -13,7 +13,7 @@ from tfm.ops.masks import And, Band, Everything, Mask, Padding, Segments
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.tiles import Logits, Plane
 
-LANES = 128  # a TPU tile's width: lengths are filled up to a multiple of it
+LANES = 128  # a TPU tile's width: lengths and head widths are filled up to a multiple of it
 SCALES = {scores.dot: lambda width: 1.0, scores.scaled_dot: lambda width: width**-0.5}
 
 
@@ -133,7 +133,7 @@ def _splash(
     )
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    batch, rows, heads, _ = q_BTHK.shape
+    batch, rows, heads, width = q_BTHK.shape
     cols = k_BSGK.shape[1]
     q_length = rows + -rows % LANES
     k_length = max(cols + -cols % LANES, q_length)
@@ -178,7 +178,8 @@ def _splash(
     )
 
     def heads_first(x_BTHK: Array, length: int) -> Array:
-        x = jnp.pad(x_BTHK, [(0, 0), (0, length - x_BTHK.shape[1]), (0, 0), (0, 0)])
+        _, rows, _, width = x_BTHK.shape
+        x = jnp.pad(x_BTHK, [(0, 0), (0, length - rows), (0, 0), (0, -width % LANES)])
         return x.swapaxes(1, 2)
 
     out = jax.vmap(lambda q, k, v, q_ids, k_ids: kernel(q, k, v, kernels.SegmentIds(q_ids, k_ids)))(
@@ -188,4 +189,4 @@ def _splash(
         q_segment_BT,
         k_segment_BS,
     )
-    return out.swapaxes(1, 2)[:, :rows]
+    return out.swapaxes(1, 2)[:, :rows, :, :width]

@@ -237,7 +237,13 @@ class Predicate(Mask):
     fn: Callable[[Array, Array], Array]
 
     def visible(self, at):
-        return self.fn(at.q_pos_BT[:, :, None], at.k_pos_BS[:, None])[:, None]
+        visible_BTS = self.fn(at.q_pos_BT[:, :, None], at.k_pos_BS[:, None])
+        if visible_BTS.ndim != 3 or visible_BTS.dtype != bool:
+            raise UserError(
+                "a predicate gets positions BT1 and B1S and must return booleans BTS, not "
+                f"{visible_BTS.dtype} of shape {visible_BTS.shape}"
+            )
+        return visible_BTS[:, None]
 
 
 def _columns(x_BS: Array, index_S: Array, beyond: int | bool) -> Array:

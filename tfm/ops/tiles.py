@@ -7,6 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+from tfm.names import UserError
 from tfm.ops import dropout as drop
 from tfm.ops.masks import At, Mask
 
@@ -44,14 +45,23 @@ def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
     batch, rows, heads, _ = q_BTHK.shape
     cols, groups = k_BSGK.shape[1:3]
     k_BSHK = k_BSGK if groups == heads else jnp.repeat(k_BSGK, heads // groups, axis=2)
+    shape = batch, heads, rows, cols
     score_BHTS = logits.score(q_BTHK, k_BSHK, q_pos_BT=at.q_pos_BT, k_pos_BS=at.k_pos_BS)
-    out: Array = jnp.broadcast_to(score_BHTS.astype(F32), (batch, heads, rows, cols))
+    out = _to_BHTS("score", score_BHTS, shape)
     if logits.bias is not None:
-        out = out + logits.bias(at.q_pos_BT, at.k_pos_BS, heads).astype(F32)
+        out = out + _to_BHTS("bias", logits.bias(at.q_pos_BT, at.k_pos_BS, heads), shape)
     if logits.cap is not None:
         cap = jnp.asarray(logits.cap, F32)
         out = cap * jnp.tanh(out / cap)  # Gemma Team 2024, §2
     return out
+
+
+def _to_BHTS(what: str, x: Array, shape: tuple[int, ...]) -> Array:
+    if x.ndim != 4 or any(have not in (1, want) for have, want in zip(x.shape, shape, strict=True)):
+        raise UserError(
+            f"the {what} returned shape {x.shape}, expected BHTS {shape}, or 1 where it is constant"
+        )
+    return jnp.broadcast_to(x.astype(F32), shape)
 
 
 def mix(weights_BHTS: Array, v_BSGK: Array) -> Array:
