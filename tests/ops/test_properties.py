@@ -282,6 +282,22 @@ class TestDropout:
         assert compiled._cache_size() == 1
 
 
+def test_a_score_undefined_at_zero_meets_no_zero_but_ones_own():
+    """Lengths that no tile divides are filled up, and gradients must not notice with what."""
+
+    def direction(q, k, **at):
+        unit = lambda x: x / jnp.sqrt(jnp.sum(x**2, axis=-1, keepdims=True))
+        return jnp.einsum("BTHK,BSHK->BHTS", unit(q), unit(k))
+
+    q, k, v = qkv()
+    grads = [
+        jax.grad(lambda *a, way=way: attend(*a, score=direction, **way).sum(), (0, 1, 2))(q, k, v)
+        for way in WAYS[:2]
+    ]
+    for whole, tiled in zip(*grads, strict=True):
+        np.testing.assert_allclose(tiled, whole, atol=1e-5)
+
+
 def test_weights_are_what_the_outputs_are_made_of():
     q, k, v = qkv()
     out, weights = attend(q, k, v, mask=masks.causal(), return_weights=True)

@@ -115,10 +115,8 @@ def blockwise(
 def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
     batch, rows, heads, _ = q_BTHK.shape
     by_row, _ = visits(grid, plane)
-    q_tiles, k_tiles, v_tiles = (
-        _cut(q_BTHK, grid.row_edge),
-        *(_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK)),
-    )
+    q_tiles = _cut(q_BTHK, grid.row_edge)
+    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK))
 
     def row(_, x):
         i, q, which, count = x
@@ -161,7 +159,7 @@ def _backward(norm, grid, saved, d_out):
     q_BTHK, k_BSGK, v_BSGK, logits, plane, out_tiles, lse_tiles = saved
     _, by_col = visits(grid, plane)
     q_tiles, d_out_tiles = _cut(q_BTHK, grid.row_edge), _cut(d_out, grid.row_edge).astype(F32)
-    k_tiles, v_tiles = _cut(k_BSGK, grid.col_edge), _cut(v_BSGK, grid.col_edge)
+    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK))
     if norm.each is None:
         # Σ weight · d_weight over a whole row: all that one tile must know of the others.
         delta = jnp.einsum("NBTHK,NBTHK->NBHT", d_out_tiles, out_tiles)
@@ -222,6 +220,8 @@ def _look(plane: Plane, grid: Grid, i: Array, j: Array) -> tuple[At, Array]:
         i * grid.row_edge + jnp.arange(grid.row_edge), j * grid.col_edge + jnp.arange(grid.col_edge)
     )
     visible = plane.mask.visible(at)
+    if grid.rows % grid.row_edge:
+        visible &= (at.q_index_T < grid.rows)[None, None, :, None]
     if grid.cols % grid.col_edge:
         visible &= (at.k_index_S < grid.cols)[None, None, None]
     return at, visible
@@ -234,9 +234,10 @@ def _drop(weights_BHTS: Array, plane: Plane, at: At) -> Array:
 
 
 def _cut(x_BTHK: Array, edge: int) -> Array:
-    """Into tiles of `edge` rows, the last one filled up with zeros: NBTHK."""
+    """Into tiles of `edge` rows: NBTHK. The last one is filled up with copies of the last row, at
+    which any score that is defined on the rest is defined too."""
     batch, rows, *rest = x_BTHK.shape
-    x = jnp.pad(x_BTHK, [(0, 0), (0, -rows % edge), (0, 0), (0, 0)])
+    x = jnp.pad(x_BTHK, [(0, 0), (0, -rows % edge), (0, 0), (0, 0)], mode="edge")
     return x.reshape(batch, -1, edge, *rest).swapaxes(0, 1)
 
 
