@@ -28,6 +28,13 @@ def test_help_imports_nothing_heavy():
         assert f"'{heavy}'" not in out.stdout
 
 
+@pytest.mark.parametrize("verb", [["bench"], ["bench", "attention"], ["version"]])
+def test_every_verb_helps(verb):
+    result = tfm(*verb, "--help")
+    assert result.returncode == 0
+    assert verb[0] in result.stdout
+
+
 def test_version():
     assert tfm("version").stdout.startswith("tfm ")
 
@@ -38,6 +45,8 @@ def test_version():
         (["bnech"], "unknown verb 'bnech'; did you mean 'bench'?"),
         (["bench", "atention"], "unknown bench 'atention'; did you mean 'attention'?"),
         (["bench"], "One of: attention"),
+        (["bench", "attention", "--config.kv_heads=0"], "must be at least 1"),
+        (["bench", "attention", "--config.implementations=('fused',)"], "cannot do scores other"),
         (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
         (["bench", "attention", "--config=nowhere.py"], "no Python file"),
     ],

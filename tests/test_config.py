@@ -103,8 +103,39 @@ def test_configs_are_locked(write):
 def test_loading_twice_is_fine_and_an_edit_counts(write):
     config.load(write(IDEA))
     first = SCORES["near"]
-    config.load(write(IDEA))
+    config.load(write(IDEA.replace("content - slope_H", "content + slope_H")))
     assert SCORES["near"] is not first
+
+
+def test_every_table_takes_new_entries(write):
+    path = write("""
+        from jax import numpy as jnp
+        from ml_collections import ConfigDict
+        from tfm.ops.masks import predicate
+        from tfm.ops.normalizers import Normalizer
+        from tfm.ops.positions import Position
+
+        MASKS = {"even": predicate(lambda t, s: (t - s) % 2 == 0)}
+        NORMALIZERS = {"relu": Normalizer(each=lambda x: jnp.maximum(x, 0))}
+        JOINS = {"subtract": lambda x, table: x - table}
+
+        def steep(slope=2.0):
+            distance = lambda t, s: jnp.abs(t[:, None, :, None] - s[:, None, None])
+            return Position(bias=lambda t, s, heads: -slope * distance(t, s))
+
+        POSITIONS = {"steep": steep}
+
+        def get_config():
+            return ConfigDict({"heads": 2, "head_width": 4, "mask": "causal & ~even",
+                               "normalizer": "relu", "position": "steep(slope=0.5)"})
+    """)  # fmt: skip
+    layer, mask = build.attention(config.load(path))
+    x = jax.random.normal(jax.random.key(0), (1, 6, 8))
+    _, weights = layer.init_with_output(jax.random.key(1), x, mask=mask, return_weights=True)[0]
+    shown = np.subtract.outer(np.arange(6), np.arange(6))
+    assert not np.any(np.asarray(weights)[..., (shown < 0) | (shown % 2 == 0)])
+    assert np.any(weights)
+    assert "subtract" in config.TABLES["JOINS"]
 
 
 def test_names_that_are_taken_are_refused(write):
@@ -121,7 +152,8 @@ def test_names_that_are_taken_are_refused(write):
         ("def get_config(:", r"idea.py, line 1: "),
         ("x = 1", "defines no get_config"),
         ("def get_config(): return {}", "returns dict, not a ConfigDict"),
-        ("SCORES = {'f': print}\ndef get_config(): ...", r"must be a Score: write Score\(f\)"),
+        ("SCORES = {'f': print}\ndef get_config(): ...", r"SCORES\['f'\] must be a Score, not"),
+        ("MASKS = {'f': 3}\ndef get_config(): ...", r"MASKS\['f'\] must be a Mask or a function"),
     ],
 )
 def test_files_that_cannot_be_loaded_are_named(write, text, message):
@@ -214,8 +246,17 @@ def test_specs_that_cannot_be_are_named(tree, message):
     [
         ({"haeds": 2}, "unknown key 'attention.haeds'; did you mean 'heads'"),
         ({"score": "adative"}, "unknown attention.score 'adative'; did you mean 'additive'"),
-        ({"kv_heads": 3}, "attention.kv_heads=3 must divide attention.heads=4"),
-        ({"heads": 0}, "attention.heads=0 must be at least 1"),
+        ({"kv_heads": 3}, "attention: kv_heads=3 must divide heads=4"),
+        ({"heads": 0}, "attention: heads=0, head_width=8: at least 1 each"),
+        ({"cap": -1.0}, "attention: cap -1.0 must be above 0"),
+        ({"score": "static"}, "attention: .*maximum key length. has no size"),
+        ({"share_qk": True, "kv_heads": 2}, "attention: share_qk needs"),
+        ({"position": "rotary", "head_width": 7}, "attention: rotary turns pairs"),
+        ({"position": "learned"}, "attention: .*give it to PositionTable"),
+        ({"position": "rotary | alibi"}, "only masks join with"),
+        ({"mask": "padding"}, "attention.mask 'padding' needs valid_BS, an array: the batch"),
+        ({"mask": "global_tokens(count=1.5)"}, "count=1.5 must be a whole number"),
+        ({"implementation": "fused", "score": "distance"}, "attention: .*cannot do scores other"),
         ({"mask": "windw(left=3)"}, "unknown attention.mask 'windw'; did you mean 'window'"),
         ({"position": "rotary(bas=3)"}, "attention.position 'rotary' has no option 'bas'"),
         ({"implementation": "blokwise"}, "did you mean 'blockwise'"),

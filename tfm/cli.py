@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
+HELP = ("-h", "--help", "help")
 USAGE = """\
 tfm: does this change to a sequence model help, and how sure are we?
 
@@ -18,17 +19,24 @@ verbs
 
 def bench(argv: Sequence[str]) -> None:
     from tfm.bench import attention
-    from tfm.names import pick
+    from tfm.names import UserError, pick
 
     benches = {"attention": attention.main}
-    if not argv or argv[0].startswith("-"):
-        raise SystemExit(f"tfm bench: of what? One of: {', '.join(benches)}")
+    if argv and argv[0] in HELP:
+        print(f"tfm bench WHAT: measure one of: {', '.join(benches)}\n  tfm bench WHAT --help")
+        return
+    if not argv:
+        raise UserError(f"bench what? One of: {', '.join(benches)}")
     pick(benches, argv[0], "bench")(argv[1:])
 
 
 def version(argv: Sequence[str]) -> None:
+    """The versions of tfm and of what it stands on."""
     from importlib import metadata
 
+    if argv:
+        print(version.__doc__)
+        return
     for package in ("tfm", "jax", "flax", "ml_collections"):
         print(package, metadata.version(package))
 
@@ -38,7 +46,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {"bench": bench, "version": 
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help", "help"):
+    if not argv or argv[0] in HELP:
         print(USAGE, end="")
         return 0
     from tfm.names import UserError, pick

@@ -20,9 +20,9 @@ from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from tfm.names import UserError, suggest
-from tfm.ops.masks import MASKS
+from tfm.ops.masks import MASKS, Mask
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.positions import JOINS, POSITIONS
+from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.scores import SCORES, Score
 
 Spec = TypeVar("Spec")
@@ -34,7 +34,13 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
     "POSITIONS": POSITIONS,
     "JOINS": JOINS,
 }
-_MADE_OF = {"SCORES": Score, "NORMALIZERS": Normalizer}
+_MADE_OF: dict[str, tuple[type, ...]] = {
+    "SCORES": (Score,),
+    "MASKS": (Mask, types.FunctionType),
+    "NORMALIZERS": (Normalizer,),
+    "POSITIONS": (Position, types.FunctionType),
+    "JOINS": (types.FunctionType,),
+}
 _added_by: dict[tuple[str, str], pathlib.Path] = {}  # (table, name) → the file it came from
 
 
@@ -67,16 +73,17 @@ def _run(path: pathlib.Path) -> types.ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as e:
         raise UserError(f"{e.filename}, line {e.lineno}: {e.msg}") from e
-    for name, table in TABLES.items():
-        for key, entry in getattr(module, name, {}).items():
-            if key in table and _added_by.get((name, key)) != path:
-                owner = _added_by.get((name, key), "the library")
-                raise UserError(f"{path}: {name}[{key!r}] is taken by {owner}; choose another name")
-            if not isinstance(entry, _MADE_OF.get(name, object)):
-                kind = _MADE_OF[name].__name__
-                raise UserError(f"{path}: {name}[{key!r}] must be a {kind}: write {kind}({key})")
-            table[key] = entry
-            _added_by[name, key] = path
+    entries = [(n, key, x) for n in TABLES for key, x in getattr(module, n, {}).items()]
+    for name, key, entry in entries:
+        if key in TABLES[name] and _added_by.get((name, key)) != path:
+            owner = _added_by.get((name, key), "the library")
+            raise UserError(f"{path}: {name}[{key!r}] is taken by {owner}; choose another name")
+        if not isinstance(entry, _MADE_OF[name]):
+            kinds = " or a ".join(kind.__name__ for kind in _MADE_OF[name])
+            raise UserError(f"{path}: {name}[{key!r}] must be a {kinds}, not {entry!r}")
+    for name, key, entry in entries:
+        TABLES[name][key] = entry
+        _added_by[name, key] = path
     return module
 
 

@@ -3,7 +3,8 @@
 import ast
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -49,28 +50,36 @@ def _build(node: ast.expr, table: Mapping[str, Any], what: str, text: str) -> An
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
             options = {str(k.arg): _literal(k.value, what, text) for k in keywords}
             return _make(pick(table, name, what), name, options, what)
-        case ast.BinOp(left=a, op=ast.BitAnd(), right=b):
-            return _build(a, table, what, text) & _build(b, table, what, text)
-        case ast.BinOp(left=a, op=ast.BitOr(), right=b):
-            return _build(a, table, what, text) | _build(b, table, what, text)
+        case ast.BinOp(left=a, op=ast.BitAnd() | ast.BitOr() as op, right=b):
+            join = operator.and_ if isinstance(op, ast.BitAnd) else operator.or_
+            return _join(join, what, text, *(_build(x, table, what, text) for x in (a, b)))
         case ast.UnaryOp(op=ast.Invert(), operand=a):
-            return ~_build(a, table, what, text)
+            return _join(operator.invert, what, text, _build(a, table, what, text))
     raise UserError(
         f"cannot read {ast.unparse(node)!r} in {what} {text!r}; "
         "write a name, name(option=value), or these joined with &, | and ~"
     )
 
 
+def _join(join: Callable[..., Any], what: str, text: str, *parts: Any) -> Any:
+    try:
+        return join(*parts)
+    except TypeError:
+        raise UserError(f"{what} {text!r}: only masks join with &, | and ~") from None
+
+
 def _make(entry: Any, name: str, options: dict[str, Any], what: str) -> Any:
-    if not inspect.isroutine(entry) and not options:
+    if not callable(entry) and not options:
         return entry
-    takes = inspect.signature(entry).parameters if inspect.isroutine(entry) else {}
+    takes = inspect.signature(entry).parameters if callable(entry) else {}
     for option in options:
         if option not in takes:
             hint = suggest(option, takes) if takes else "; it takes none"
             raise UserError(f"{what} {name!r} has no option {option!r}{hint}")
     for option, parameter in takes.items():
         if parameter.default is parameter.empty and option not in options:
+            if option.rpartition("_")[2].isupper():
+                raise UserError(f"{what} {name!r} needs {option}, an array: the batch brings it")
             raise UserError(f"{what} {name!r} needs {option}: write {name}({option}=…)")
     return entry(**options)
 

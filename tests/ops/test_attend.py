@@ -26,7 +26,8 @@ def walk():
 def test_only_fused_refuses_anything():
     for implementation in ("reference", "blockwise"):
         assert allowed_tables(implementation) == {n: list(t) for n, t in TABLES.items()}
-    assert allowed_tables("fused")["score"] == ["dot", "scaled_dot"]
+    fused = {"score": ["dot", "scaled_dot"], "normalizer": ["softmax"], "cap": [None]}
+    assert allowed_tables("fused") == {n: fused.get(n, list(t)) for n, t in TABLES.items()}
 
 
 @pytest.mark.parametrize(("implementation", "case"), list(walk()))
@@ -38,9 +39,10 @@ def test_agrees_with_the_definition(implementation, case):
 
     def loss(values):
         out = by_tfm(case, values, **options)
-        return jnp.sum(out * cotangent.astype(np.float32)), out
+        return jnp.sum(out.astype(jnp.float32) * cotangent.astype(np.float32)), out
 
-    (_, out), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(values)
+    training = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, out), grads = training(values)
     expected = by_oracle(case, values64)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=2e-5)
 
@@ -55,12 +57,22 @@ def test_agrees_with_the_definition(implementation, case):
         scale = np.linalg.norm(grads[name]) * np.linalg.norm(along) + 1e-3
         assert abs(slope - (ahead - behind) / 2e-5) < 3e-5 * scale, name
 
-    eager = by_tfm(case, values, **options)
+    with jax.disable_jit():
+        eager = by_tfm(case, values, **options)
     np.testing.assert_allclose(eager, out, rtol=1e-5, atol=1e-6)
 
     half = {name: x.astype(jnp.bfloat16) for name, x in values.items()}
-    rounded = {name: np.asarray(x, np.float64) for name, x in half.items()}
-    out_half = by_tfm(case, half, **options)
+    rounded = {name: x.astype(jnp.float32) for name, x in half.items()}
+    (_, out_half), grads_half = training(half)
+    (_, exact), grads_exact = training(rounded)
     assert out_half.dtype == jnp.bfloat16
-    error = np.abs(np.asarray(out_half, np.float64) - by_oracle(case, rounded))
-    assert error.max() < 2**-6 * max(1.0, np.abs(expected).max())
+    assert_within_bfloat16(out_half, exact, of=1)
+    for name, grad in grads_exact.items():
+        assert grads_half[name].dtype == jnp.bfloat16
+        assert_within_bfloat16(grads_half[name], grad, of=np.abs(grad).max())
+
+
+def assert_within_bfloat16(half, exact, of):
+    """Errors of a few roundings to 8 bits, of numbers of size `of` or of their own."""
+    error = np.abs(np.asarray(half, np.float64) - np.asarray(exact, np.float64))
+    assert error.max() < 2**-5 * max(of, np.abs(exact).max())

@@ -55,23 +55,41 @@ def test_arrays(args, message):
             r"the score returned shape \(2, 5, 4, 6\), expected BHTS",
         ),
         ({"bias": lambda t, s, h: jnp.ones((5, 7))}, r"the bias returned shape \(5, 7\), expected"),
-        ({"mask": jnp.ones((5, 7), bool)}, r"mask must be a Mask, .*given\(visible_BHTS\)"),
+        ({"mask": jnp.ones((5, 7), bool)}, r"is not a mask; .*masks.given\(array\)"),
         (
-            {"mask": masks.padding(jnp.ones((2, 5)))},
+            {"mask": masks.padding(jnp.ones((2, 5), bool))},
             r"valid_BS has shape \(2, 5\), expected \(2, 7\)",
         ),
         (
-            {"mask": masks.causal() & ~masks.given(jnp.ones((1, 1, 5, 6)))},
+            {"mask": masks.causal() & ~masks.given(jnp.ones((1, 1, 5, 6), bool))},
             r"visible_BHTS .* axis S \(key length\) is 6 instead of 7",
         ),
         (
             {"mask": masks.predicate(lambda t, s: t + s)},
-            r"a predicate .* must return booleans BTS, not int32",
+            r"a predicate .* must return booleans BTS .*, not int32",
         ),
         ({"q_pos_BT": jnp.arange(6)[None]}, r"q_pos_BT has shape \(1, 6\), expected \(2, 5\)"),
-        ({"cap": -3}, "cap=-3.0 must be positive"),
-        ({"dropout": Dropout(1.5, jax.random.key(0))}, "dropout rate 1.5 must lie between 0 and 1"),
-        ({"edge": 4}, "edge=4 is for implementation='blockwise', not 'auto'"),
+        ({"cap": -3}, "cap -3 must be above 0"),
+        ({"dropout": Dropout(1.5, jax.random.key(0))}, "dropout rate 1.5 must be between 0 and 1"),
+        ({"cap": jnp.ones(7)}, "cap must be one number"),
+        ({"cap": jnp.float32(-3)}, "cap -3.0 must be above 0"),
+        ({"dropout": 0.1}, r"dropout must be Dropout\(rate, key\), not 0.1"),
+        ({"normalizer": jax.nn.softmax}, "normalizer must be a name or a Normalizer"),
+        ({"bias": "alibi"}, "bias must be a function"),
+        ({"mask": "causal"}, r"a str is not a mask; .*masks.causal\(\)"),
+        ({"score": scores.additive}, "the score additive is called as .*missing.*'w_HK'"),
+        ({"score": lambda q, k: q}, "unexpected keyword argument 'q_pos_BT'|got an unexpected"),
+        (
+            {"score": Partial(scores.scaled_dot, w_HK=jnp.ones((4, 6)))},
+            "the score scaled_dot has no parameter 'w_HK'",
+        ),
+        (
+            {"score": Partial(lambda q, k, *, gain, **at: q, gain=jnp.float32(1))},
+            "'gain' must end in its shape, as w_HK does; one number is gain_",
+        ),
+        ({"q_pos_BT": jnp.ones((1, 5))}, "q_pos_BT must be whole numbers, not float32"),
+        ({"implementation": "blockwise", "edge": 0}, "edge=0 must be a whole number"),
+        ({"edge": 4}, "edge=4 must be .*, with implementation='blockwise'"),
         (
             {"implementation": "blockwise", "return_weights": True},
             "'blockwise' never holds the weights .*; 'reference' does",
@@ -89,3 +107,15 @@ def test_arrays(args, message):
 def test_options(options, message):
     with pytest.raises(UserError, match=message):
         attend(Q, K, V, **options)
+
+
+def test_a_traced_value_in_a_closure():
+    """Refused whatever the length: tile by tile it could not be differentiated."""
+
+    def loss(w, implementation):
+        score = lambda q, k, **at: scores.additive(q, k, w_HK=w)
+        return attend(Q, K, V, score=score, implementation=implementation).sum()
+
+    for implementation in ("reference", "blockwise", "auto"):
+        with pytest.raises(UserError, match="closes over a traced value"):
+            jax.grad(loss)(jnp.ones((4, 6)), implementation)

@@ -60,13 +60,17 @@ def test_lowers_for_cuda_and_tpu(name, length):
     options, tpu_can = COMBINATIONS[name]
     if length != 160:
         if name in ("encoder", "decoder, padded", "decoder, packed"):
-            options = options | {"mask": masks.causal() & masks.padding(jnp.ones((2, length)))}
+            options = options | {
+                "mask": masks.causal() & masks.padding(jnp.ones((2, length), bool))
+            }
         name = f"{name}, long"
-    step, args = training(**options), qkv(length, length)
-    assert export.export(step, platforms=["cuda"])(*args).mlir_module()
-    tpu = export.export(step, platforms=["tpu"])(*args).mlir_module()
-    # Forward, dq, and dk with dv.
-    assert tpu.count("tpu_custom_call") == (3 if tpu_can else 0)
+    args = qkv(length, length)
+    for platform in ("cuda", "tpu"):
+        assert export.export(training(**options), platforms=[platform])(*args).mlir_module()
+    if tpu_can and "cap" not in options:  # XLA's kernel, which "fused" is here, has no cap
+        step = training(**options, implementation="fused")
+        lowered = export.export(step, platforms=["tpu"])(*args).mlir_module()
+        assert lowered.count("tpu_custom_call") == 3  # forward, dq, and dk with dv
 
 
 @pytest.mark.parametrize("name", [n for n, (_, tpu_can) in COMBINATIONS.items() if tpu_can])
@@ -189,13 +193,23 @@ class TestGpu:
             self.ask("fused", **options)
 
 
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_auto_on_a_tpu_takes_the_kernel_where_it_can(name, monkeypatch):
+    options, tpu_can = COMBINATIONS[name]
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    jax.clear_caches()
+    lowered = export.export(training(**options), platforms=["tpu"])(*qkv()).mlir_module()
+    jax.clear_caches()
+    assert lowered.count("tpu_custom_call") == (3 if tpu_can else 0)
+
+
 def test_rotary_models_reach_the_kernels():
     """Rotation happens before attention, so it costs no kernel."""
     turn = POSITIONS["rotary"]().rotate
     pos = jnp.arange(160)[None]
 
     def model(q, k, v):
-        return attend(turn(q, pos), turn(k, pos), v, mask=masks.causal())
+        return attend(turn(q, pos), turn(k, pos), v, mask=masks.causal(), implementation="fused")
 
     assert (
         "tpu_custom_call" in export.export(jax.jit(model), platforms=["tpu"])(*qkv()).mlir_module()

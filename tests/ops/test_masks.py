@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from cases import MASK_EXAMPLES
 from jax import numpy as jnp
+from jax.tree_util import Partial
 
 from tfm.names import UserError
 from tfm.ops import masks
@@ -91,6 +92,12 @@ def test_tiles_without_a_real_token_are_skipped_at_run_time():
     ("make", "message"),
     [
         (lambda: masks.window(-1), "left=-1"),
+        (lambda: masks.window(2, None), "right=None must be a whole number"),
+        (lambda: masks.window(jnp.int32(2)), "left=2 must be a whole number"),
+        (lambda: masks.padding(jnp.zeros((2, 5))), "valid_BS must be boolean, .* not float32"),
+        (lambda: masks.given(jnp.zeros((1, 1, 5, 5), int)), "visible_BHTS must be boolean"),
+        (lambda: masks.causal() & jnp.ones((5, 5), bool), "is not a mask; .*given"),
+        (lambda: masks.causal() | masks.causal, "the function causal is not a mask"),
         (lambda: masks.strided(0), "stride=0"),
         (lambda: masks.global_tokens(-1), "count=-1"),
     ],
@@ -98,3 +105,21 @@ def test_tiles_without_a_real_token_are_skipped_at_run_time():
 def test_impossible_options_are_refused(make, message):
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_a_predicate_may_hold_a_traced_number():
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 16, 1, 4))
+    first = lambda t, s, limit: (s < limit) & (t >= 0)
+
+    def loss(q, limit, **way):
+        return attend(q, k, v, mask=masks.predicate(Partial(first, limit=limit)), **way).sum()
+
+    for limit in (3, 9):
+        whole = jax.jit(jax.grad(loss))(q, limit)
+        tiled = jax.jit(
+            lambda q, limit: jax.grad(loss)(q, limit, implementation="blockwise", edge=4)
+        )(q, limit)
+        np.testing.assert_allclose(tiled, whole, atol=1e-6)
+        shown = jnp.broadcast_to(jnp.arange(16) < limit, (1, 1, 16, 16))
+        plain = jax.grad(lambda q, shown=shown: attend(q, k, v, mask=masks.given(shown)).sum())(q)
+        np.testing.assert_allclose(whole, plain, atol=1e-6)

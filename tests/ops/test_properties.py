@@ -10,7 +10,7 @@ from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout
 from tfm.ops.normalizers import NORMALIZERS
-from tfm.ops.positions import relative_bias, rotary, sinusoidal_table
+from tfm.ops.positions import POSITIONS, relative_bias, rotary, sinusoidal_table
 from tfm.ops.scores import SCORES
 
 WAYS = [
@@ -296,6 +296,39 @@ def test_a_score_undefined_at_zero_meets_no_zero_but_ones_own():
     ]
     for whole, tiled in zip(*grads, strict=True):
         np.testing.assert_allclose(tiled, whole, atol=1e-5)
+
+
+def test_unsigned_positions_are_positions_too():
+    q, k, v = qkv()
+    pos = jnp.arange(9)[None]
+    bias = POSITIONS["alibi"]().bias
+    signed, unsigned = (
+        attend(q, k, v, bias=bias, q_pos_BT=p, k_pos_BS=p) for p in (pos, pos.astype(jnp.uint32))
+    )
+    np.testing.assert_array_equal(signed, unsigned)
+
+
+def test_restarted_positions_count_for_the_reach_of_a_table_and_not_the_length():
+    q, k, v = qkv()
+    pos = jnp.arange(9)[None] % 3
+    bound = Partial(scores.static, w_HLM=normal(5, 2, 3, 3))
+    out = attend(q, k, v, score=bound, q_pos_BT=pos, k_pos_BS=pos)
+    assert np.all(np.isfinite(out))
+    np.testing.assert_allclose(out[:, 1], out[:, 4], atol=1e-6)
+    assert np.all(np.isnan(attend(q, k, v, score=bound, q_pos_BT=pos + 9, k_pos_BS=pos)))
+
+
+def test_cosine_of_a_zero_vector_in_float16():
+    q, k, v = (x.astype(jnp.float16).at[:, 2].set(0) for x in qkv())
+    bound = Partial(scores.cosine, log_scale_H=jnp.ones(2, jnp.float16))
+    assert np.all(np.isfinite(attend(q, k, v, score=bound)))
+
+
+def test_second_derivatives_of_short_attention():
+    q, k, v = qkv(batch=1, rows=3, cols=3)
+    hessian = jax.hessian(lambda q: attend(q, k, v, mask=masks.causal()).sum())(q)
+    assert np.all(np.isfinite(hessian))
+    assert np.any(hessian)
 
 
 def test_weights_are_what_the_outputs_are_made_of():

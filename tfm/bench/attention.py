@@ -28,7 +28,6 @@ from tfm.config import from_command_line, to_spec
 from tfm.names import UserError, pick, read
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.masks import MASKS, At, Mask
-from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import shape_of
 
@@ -90,18 +89,17 @@ def main(argv: Sequence[str]) -> None:
 
 def check(spec: AttentionBench) -> None:
     """Everything that can be wrong is wrong before the first compilation."""
-    for score in spec.scores:
-        pick(SCORES, score, "scores entry")
-    for implementation in spec.implementations:
-        pick(IMPLEMENTATIONS, implementation, "implementations entry")
-    pick(NORMALIZERS, spec.normalizer, "normalizer")
-    read(spec.mask, MASKS, "mask")
-    if spec.heads % spec.kv_heads:
-        raise UserError(f"kv_heads={spec.kv_heads} must divide heads={spec.heads}")
-    pick({"float32": 1, "bfloat16": 1, "float16": 1}, spec.dtype, "dtype")
     smallest = min([*spec.lengths, spec.batch, spec.heads, spec.kv_heads, spec.head_width])
     if smallest < 1 or spec.rounds < 2:
         raise UserError("lengths, batch, heads and widths must be at least 1, rounds at least 2")
+    pick({"float32": 1, "bfloat16": 1, "float16": 1}, spec.dtype, "dtype")
+    length = min(spec.lengths)
+    for score in spec.scores:
+        pick(SCORES, score, "scores entry")
+        for implementation in spec.implementations:
+            pick(IMPLEMENTATIONS, implementation, "implementations entry")
+            fn = _candidate(spec, score, implementation)
+            jax.eval_shape(fn, *_inputs(spec, length), _parameters(spec, score, length))
 
 
 def measure(spec: AttentionBench) -> Iterator[Row]:
@@ -112,19 +110,7 @@ def measure(spec: AttentionBench) -> Iterator[Row]:
         for score in spec.scores:
             held = _parameters(spec, score, length)
             for implementation in spec.implementations:
-
-                def candidate(q, k, v, held, score=score, implementation=implementation):
-                    return attend(
-                        q,
-                        k,
-                        v,
-                        score=Partial(SCORES[score].fn, **held),
-                        mask=mask,
-                        normalizer=spec.normalizer,
-                        implementation=implementation,
-                    )
-
-                ours = _Compiled(candidate, *qkv, held)
+                ours = _Compiled(_candidate(spec, score, implementation), *qkv, held)
                 yield Row(
                     length,
                     score,
@@ -134,6 +120,23 @@ def measure(spec: AttentionBench) -> Iterator[Row]:
                     ours.memory / 1e6,
                     baseline.memory / max(ours.memory, 1),
                 )
+
+
+def _candidate(spec: AttentionBench, score: str, implementation: str) -> Callable[..., Array]:
+    mask = read(spec.mask, MASKS, "mask")
+
+    def candidate(q, k, v, held):
+        return attend(
+            q,
+            k,
+            v,
+            score=Partial(SCORES[score].fn, **held),
+            mask=mask,
+            normalizer=spec.normalizer,
+            implementation=implementation,
+        )
+
+    return candidate
 
 
 class _Compiled:

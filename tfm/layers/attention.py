@@ -4,7 +4,6 @@ from typing import Any
 
 from flax import linen as nn
 from jax import Array
-from jax import numpy as jnp
 from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
@@ -36,7 +35,7 @@ class MultiHeadAttention(nn.Module):
     max_length: int | None = None  # for scores with a weight for each position
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: bool = False  # RMS-normalise each query and key (Henry et al. 2020)
+    qk_norm: bool = False  # RMS-normalise each query and key (Dehghani et al. 2023)
     share_qk: bool = False  # one projection for both (Kitaev et al. 2020)
     implementation: str = "auto"
     dtype: DTypeLike | None = None  # of the computation; parameters are float32
@@ -55,6 +54,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Any:
         """Outputs BTD; with `return_weights` a pair, the outputs and the weights BHTS."""
         check("x_BTD", x_BTD, {})
+        if self.heads < 1 or self.head_width < 1:
+            raise UserError(f"heads={self.heads}, head_width={self.head_width}: at least 1 each")
+        if self.position.table is not None:
+            raise UserError("this position scheme joins the embeddings: give it to PositionTable")
         groups = self.heads if self.kv_heads is None else self.kv_heads
         if groups < 1 or self.heads % groups:
             raise UserError(f"kv_heads={groups} must divide heads={self.heads}")
@@ -81,8 +84,8 @@ class MultiHeadAttention(nn.Module):
         if position.rotate is not None or position.bias is not None:
             held = self._create("position", position, q_BTHK.dtype)
         if position.rotate is not None:
-            q_BTHK = position.rotate(q_BTHK, _positions(q_BTHK, q_pos_BT), **held)
-            k_BSGK = position.rotate(k_BSGK, _positions(k_BSGK, k_pos_BS), **held)
+            q_BTHK = position.rotate(q_BTHK, params.positions(x_BTD, q_pos_BT), **held)
+            k_BSGK = position.rotate(k_BSGK, params.positions(source_BSD, k_pos_BS), **held)
         out = attend(
             q_BTHK,
             k_BSGK,
@@ -110,7 +113,3 @@ class MultiHeadAttention(nn.Module):
             sizes |= {"L": self.max_length, "M": self.max_length}
         created = params.create(self, prefix, entry, sizes)
         return {name: value.astype(dtype) for name, value in created.items()}
-
-
-def _positions(x_BTHK: Array, pos_BT: Array | None) -> Array:
-    return jnp.arange(x_BTHK.shape[1])[None] if pos_BT is None else pos_BT

@@ -37,14 +37,13 @@ class PositionTable(nn.Module):
         if self.position.table is None:
             return x_BTD
         _, length, width = x_BTD.shape
-        if self.max_length is not None and length > self.max_length:
+        if pos_BT is None and self.max_length is not None and length > self.max_length:
             raise UserError(f"x_BTD is {length} long, but max_length={self.max_length}")
         sizes = {"D": width if self.width is None else self.width}
         if self.max_length is not None:
             sizes["L"] = self.max_length
         created = params.create(self, "table", self.position, sizes)
-        pos_BT = jnp.arange(length)[None] if pos_BT is None else pos_BT
-        table_BTD = self.position.table(pos_BT, sizes["D"], **created)
+        table_BTD = self.position.table(params.positions(x_BTD, pos_BT), sizes["D"], **created)
         amplitude: ArrayLike = self.amplitude
         if self.learn_amplitude:
             amplitude = self.param("amplitude", initializers.constant(self.amplitude), ())

@@ -1,13 +1,21 @@
-"""Parameters that a table entry asks for by name."""
+"""What layers share: parameters that a table entry asks for by name, and positions."""
 
 from collections.abc import Mapping
 
 from flax import linen as nn
 from jax import Array
+from jax import numpy as jnp
 
 from tfm.ops.positions import Position
 from tfm.ops.scores import Score
-from tfm.ops.shapes import shape_of
+from tfm.ops.shapes import check_positions, shape_of
+
+
+def positions(x_BTD: Array, pos_BT: Array | None) -> Array:
+    """The positions of x: those given, or its indices."""
+    if pos_BT is None:
+        return jnp.arange(x_BTD.shape[1])[None]
+    return check_positions("pos_BT", pos_BT, {"B": x_BTD.shape[0], "T": x_BTD.shape[1]})
 
 
 def create(

@@ -1,5 +1,7 @@
 """Config → spec → module: the only door. Below it nobody sees a config or looks up a name."""
 
+import jax
+from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from tfm.config import to_spec
@@ -16,13 +18,8 @@ from tfm.ops.scores import SCORES
 def attention(config: ConfigDict, key: str = "attention") -> tuple[MultiHeadAttention, Mask]:
     """An attention layer and its mask from the part of a config that stands under `key`."""
     spec = to_spec(AttentionSpec, config, f"{key}.")
-    for name, at_least in (("heads", 1), ("head_width", 1), ("kv_heads", 1), ("max_length", 1)):
-        value = getattr(spec, name)
-        if value is not None and value < at_least:
-            raise UserError(f"{key}.{name}={value} must be at least {at_least}")
-    if spec.kv_heads is not None and spec.heads % spec.kv_heads:
-        raise UserError(f"{key}.kv_heads={spec.kv_heads} must divide {key}.heads={spec.heads}")
     pick(IMPLEMENTATIONS, spec.implementation, f"{key}.implementation")
+    mask = read(spec.mask, MASKS, f"{key}.mask")
     module = MultiHeadAttention(
         heads=spec.heads,
         head_width=spec.head_width,
@@ -38,4 +35,9 @@ def attention(config: ConfigDict, key: str = "attention") -> tuple[MultiHeadAtte
         share_qk=spec.share_qk,
         implementation=spec.implementation,
     )
-    return module, read(spec.mask, MASKS, f"{key}.mask")
+    try:  # what cannot be shows in its shapes, before anything is compiled
+        x_BTD = jax.ShapeDtypeStruct((1, spec.max_length or 2, spec.head_width), jnp.float32)
+        jax.eval_shape(lambda x: module.init(jax.random.key(0), x, mask=mask), x_BTD)
+    except UserError as e:
+        raise UserError(f"{key}: {e}") from e
+    return module, mask

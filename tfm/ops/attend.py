@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.tree_util import Partial
@@ -22,12 +23,13 @@ from jax.typing import ArrayLike
 from tfm.names import UserError, pick
 from tfm.ops.blockwise import blockwise, cut_plane
 from tfm.ops.dropout import Dropout, pair_bits
+from tfm.ops.functions import check_call, held
 from tfm.ops.fused import fused, why_not
-from tfm.ops.masks import Mask, everything
+from tfm.ops.masks import Mask, a_mask, everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.reference import reference
 from tfm.ops.scores import SCORES, Score
-from tfm.ops.shapes import AXES, check, suffix
+from tfm.ops.shapes import AXES, check, check_number, check_positions, suffix
 from tfm.ops.tiles import Logits, Plane
 
 IMPLEMENTATIONS = {
@@ -61,54 +63,63 @@ def attend(
     G key/value heads serve H query heads, H/G each. A score or a bias with parameters is given as
     `jax.tree_util.Partial(fn, w_HK=…)`, so that gradients reach them. `cap` bounds the logits.
     Positions are the indices unless they are given. `edge` is the tile size of `blockwise`.
+    Functions are traced once and kept, as by `jax.jit`, so they must be pure.
     """
     pick(IMPLEMENTATIONS, implementation, "implementation")
-    if edge is not None and implementation != "blockwise":
-        raise UserError(f"edge={edge} is for implementation='blockwise', not {implementation!r}")
+    if return_weights and implementation not in ("auto", "reference"):
+        raise UserError(
+            f"implementation={implementation!r} never holds the weights that return_weights=True "
+            "asks for; 'reference' does"
+        )
+    if edge is not None and (implementation != "blockwise" or type(edge) is not int or edge < 1):
+        raise UserError(
+            f"edge={edge} must be a whole number of at least 1, with implementation='blockwise'"
+        )
     sizes = _sizes(q_BTHK, k_BSGK, v_BSGK)
-    norm = (
-        pick(NORMALIZERS, normalizer, "normalizer") if isinstance(normalizer, str) else normalizer
+    plain = q_pos_BT is None and k_pos_BS is None
+    if cap is not None:
+        check_number("cap", cap, lambda cap: cap > 0, "above 0; None caps nothing")
+    logits = Logits(
+        _score(score, sizes, plain), None if bias is None else _bias(bias, sizes, plain), cap
     )
-    cap = float(cap) if isinstance(cap, int) else cap
-    if isinstance(cap, float) and cap <= 0:
-        raise UserError(f"cap={cap} must be positive; None caps nothing")
-    logits = Logits(_bind(score, sizes), None if bias is None else _bind(bias, sizes), cap)
     plane = Plane(
-        _checked(mask, sizes),
+        everything() if mask is None else a_mask(mask),
         _positions("q_pos_BT", q_pos_BT, sizes),
         _positions("k_pos_BS", k_pos_BS, sizes),
         None if dropout is None else pair_bits(dropout, *(sizes[axis] for axis in "BHTS")),
     )
+    plane.mask.check(dict(sizes))
+    norm = _normalizer(normalizer)
     args = q_BTHK, k_BSGK, v_BSGK, logits, plane
     if return_weights:
-        if implementation not in ("auto", "reference"):
-            raise UserError(
-                f"implementation={implementation!r} never holds the weights that "
-                "return_weights=True asks for; 'reference' does"
-            )
         return reference(*args, norm)
-    grid = cut_plane(q_BTHK, k_BSGK, logits, q_pos_BT is k_pos_BS is None, edge)
-    chosen = tuple((p, choose(implementation, p, *args, norm, grid)) for p in PLATFORMS)
-    return _run(*args, norm, grid, chosen, cap if isinstance(cap, float) else None)
+    grid = None
+    if implementation != "reference":
+        grid = cut_plane(q_BTHK, k_BSGK, logits, plain, edge)
+    chosen = {p: choose(implementation, p, *args, norm, grid) for p in PLATFORMS}
+    fused_cap = None if cap is None or "fused" not in chosen.values() else float(np.asarray(cap))
+    return _run(*args, norm, grid, tuple(chosen.items()), fused_cap)
 
 
 def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid) -> str:
     """The implementation to use on `platform`."""
-    here = platform == _platform()
     if implementation in ("reference", "blockwise"):
         return implementation
+    here = platform == _platform()
     cannot = why_not(platform, q_BTHK, k_BSGK, logits, plane, norm)
     if implementation == "fused" and here and cannot:
         raise UserError(
             f"implementation='fused' on {platform} cannot do {cannot}; 'reference' and "
             "'blockwise' can, and 'auto' picks for you"
         )
-    # cuDNN can only be called where there is a GPU; the TPU's kernel is compiled anywhere.
-    reachable = here or platform == "tpu"
+    # Another platform's kernel is traced only for who asks: "fused", lowered for a TPU elsewhere.
+    # (cuDNN's cannot so much as be traced without a GPU.)
+    reachable = here or (platform == "tpu" and implementation == "fused")
     if not cannot and reachable and (implementation == "fused" or platform != "cpu"):
         return "fused"
     one_tile = (grid.row_edge, grid.col_edge) == (grid.rows, grid.cols)
-    holds_plane = any({"L", "M"} <= set(suffix(name)) for name in logits.score.keywords)
+    held = [*logits.score.keywords, *(logits.bias.keywords if logits.bias else ())]
+    holds_plane = any({"L", "M"} <= set(suffix(name)) for name in held)
     return "reference" if one_tile or holds_plane else "blockwise"
 
 
@@ -124,7 +135,8 @@ def _run(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid, chosen, fused_cap):
 
     args = q_BTHK, k_BSGK, v_BSGK, logits, plane
     branches = {platform: on(platform, implementation) for platform, implementation in chosen}
-    if len({implementation for _, implementation in chosen}) == 1 and "fused" not in chosen[0]:
+    implementations = {implementation for _, implementation in chosen}
+    if len(implementations) == 1 and "fused" not in implementations:
         return branches["cpu"](*args)
     return lax.platform_dependent(*args, **branches, default=on("", "blockwise"))
 
@@ -150,37 +162,49 @@ def _sizes(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array) -> dict[str, int]:
     return sizes | {"J": sizes["K"]}
 
 
-def _checked(mask: Mask | None, sizes: dict[str, int]) -> Mask:
-    if mask is None:
-        return everything()
-    if not isinstance(mask, Mask):
-        raise UserError(
-            f"mask must be a Mask, not {type(mask).__name__}; for an array of booleans write "
-            "tfm.ops.masks.given(visible_BHTS)"
-        )
-    mask.check(dict(sizes))
-    return mask
-
-
 def _positions(name: str, pos: Array | None, sizes: dict[str, int]) -> Array:
     if pos is None:
         return jnp.arange(sizes[suffix(name)[1]])[None]
-    check(name, pos, sizes, free="B")
-    return pos
+    return check_positions(name, pos, sizes)
 
 
-def _bind(fn: str | Score | Callable[..., Array], sizes: dict[str, int]) -> Partial:
-    """A score or bias as a function that holds its parameters, checked against its names."""
-    if isinstance(fn, str):
-        fn = pick(SCORES, fn, "score")
-    if isinstance(fn, Score):
-        if fn.params:
+def _normalizer(normalizer: str | Normalizer) -> Normalizer:
+    if isinstance(normalizer, str):
+        return pick(NORMALIZERS, normalizer, "normalizer")
+    if not isinstance(normalizer, Normalizer):
+        raise UserError(f"normalizer must be a name or a Normalizer, not {normalizer!r}")
+    return normalizer
+
+
+def _score(
+    score: str | Score | Callable[..., Array], sizes: dict[str, int], plain: bool
+) -> Partial:
+    if isinstance(score, str):
+        score = pick(SCORES, score, "score")
+    if isinstance(score, Score):
+        if score.params:
+            held_as = ", ".join(f"{name}=…" for name in score.params)
             raise UserError(
-                f"score {fn.fn.__name__!r} has parameters: give it as jax.tree_util.Partial("
-                f"{fn.fn.__name__}, {', '.join(f'{name}=…' for name in fn.params)})"
+                f"score {score.fn.__name__!r} has parameters: give it as "
+                f"jax.tree_util.Partial({score.fn.__name__}, {held_as})"
             )
-        fn = fn.fn
-    bound = fn if isinstance(fn, Partial) else Partial(fn)
+        score = score.fn
+    bound = held("score", score)
+    check_call("score", bound, "q_BTHK", "k_BSHK", q_pos_BT="", k_pos_BS="")
+    _check_parameters(bound, sizes, plain)
+    return bound
+
+
+def _bias(bias: Callable[..., Array], sizes: dict[str, int], plain: bool) -> Partial:
+    if not callable(bias):
+        raise UserError(f"bias must be a function, as Position.bias is, not {bias!r}")
+    bound = held("bias", bias)
+    check_call("bias", bound, "q_pos_BT", "k_pos_BS", "heads")
+    _check_parameters(bound, sizes, plain)
+    return bound
+
+
+def _check_parameters(bound: Partial, sizes: dict[str, int], plain: bool) -> None:
     for name, value in bound.keywords.items():
         if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             raise UserError(
@@ -188,12 +212,10 @@ def _bind(fn: str | Score | Callable[..., Array], sizes: dict[str, int]) -> Part
                 "parameter with functools.partial, inside of the jax.tree_util.Partial"
             )
         check(name, value, dict(sizes))
-    for axis, longest in (("T", "L"), ("S", "M")):
-        for name, value in bound.keywords.items():
+        for axis, longest in (("T", "L"), ("S", "M")):
             place = suffix(name).find(longest)
-            if place >= 0 and jnp.shape(value)[place] < sizes[axis]:
+            if plain and place >= 0 and jnp.shape(value)[place] < sizes[axis]:
                 raise UserError(
                     f"parameter {name} reaches to length {jnp.shape(value)[place]}, "
                     f"but {axis} ({AXES[axis]}) is {sizes[axis]}"
                 )
-    return bound

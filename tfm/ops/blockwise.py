@@ -113,7 +113,6 @@ def blockwise(
 
 
 def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
-    batch, rows, heads, _ = q_BTHK.shape
     by_row, _ = visits(grid, plane)
     q_tiles = _cut(q_BTHK, grid.row_edge)
     k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK))
@@ -141,8 +140,9 @@ def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
 
             return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
 
-        per_row = (batch, heads, grid.row_edge)
-        start = jnp.full(per_row, FLOOR, F32), jnp.zeros(per_row, F32), jnp.zeros(q.shape, F32)
+        zero = jnp.zeros_like(q, F32)  # made of q, so that it is sharded as q is
+        zero_BHT = zero[..., 0].swapaxes(1, 2)
+        start = zero_BHT + FLOOR, zero_BHT, zero
         most, total, out = lax.fori_loop(0, count, visit, start)
         lse = most + jnp.log(jnp.where(total > 0, total, 1.0))
         if norm.each is None:
@@ -151,7 +151,7 @@ def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
 
     xs = jnp.arange(len(q_tiles)), q_tiles, *map(jnp.asarray, by_row)
     _, (out_tiles, lse_tiles) = lax.scan(row, None, xs)
-    out = _uncut(out_tiles, rows).astype(v_BSGK.dtype)
+    out = _uncut(out_tiles, grid.rows).astype(v_BSGK.dtype)
     return out, (q_BTHK, k_BSGK, v_BSGK, logits, plane, out_tiles, lse_tiles)
 
 
@@ -237,8 +237,10 @@ def _cut(x_BTHK: Array, edge: int) -> Array:
     """Into tiles of `edge` rows: NBTHK. The last one is filled up with copies of the last row, at
     which any score that is defined on the rest is defined too."""
     batch, rows, *rest = x_BTHK.shape
-    x = jnp.pad(x_BTHK, [(0, 0), (0, -rows % edge), (0, 0), (0, 0)], mode="edge")
-    return x.reshape(batch, -1, edge, *rest).swapaxes(0, 1)
+    if missing := -rows % edge:
+        last = jnp.repeat(x_BTHK[:, -1:], missing, axis=1)
+        x_BTHK = jnp.concatenate([x_BTHK, last], axis=1)
+    return x_BTHK.reshape(batch, -1, edge, *rest).swapaxes(0, 1)
 
 
 def _uncut(x_NBTHK: Array, rows: int) -> Array:
@@ -247,7 +249,7 @@ def _uncut(x_NBTHK: Array, rows: int) -> Array:
 
 
 def _zeros(tree):
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, F32), tree)
+    return jax.tree.map(lambda x: jnp.zeros_like(x, F32), tree)
 
 
 def _BTH1(x_BHT: Array) -> Array:

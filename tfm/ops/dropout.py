@@ -8,6 +8,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from tfm.names import UserError
+from tfm.ops.shapes import check_number
 
 
 class Dropout(NamedTuple):
@@ -26,8 +27,9 @@ class PairBits(NamedTuple):
 
 
 def pair_bits(dropout: Dropout, batch: int, heads: int, rows: int, cols: int) -> PairBits:
-    if isinstance(dropout.rate, int | float) and not 0 <= dropout.rate <= 1:
-        raise UserError(f"dropout rate {dropout.rate} must lie between 0 and 1")
+    if not isinstance(dropout, Dropout):
+        raise UserError(f"dropout must be Dropout(rate, key), not {dropout!r}")
+    check_number("dropout rate", dropout.rate, lambda rate: 0 <= rate <= 1, "between 0 and 1")
     row_key, col_key = jax.random.split(dropout.key)
     return PairBits(
         jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32)),

@@ -30,10 +30,15 @@ def why_not(
         return "dropout"
     band, others = _conjunction(plane.mask)
     if platform == "tpu":
+        if jax.device_count() > 1:
+            return "a computation on several devices"  # XLA does not partition Pallas kernels
+        x64 = jnp.result_type(float) == jnp.float64
+        if dtype not in (jnp.bfloat16, jnp.float32) or x64:
+            return f"{dtype} with x64 {'on' if x64 else 'off'}"
         if logits.bias is not None:
             return "a bias"
-        if logits.cap is not None and not isinstance(logits.cap, float):
-            return "a cap that is an array"
+        if isinstance(logits.cap, jax.core.Tracer):
+            return "a cap that is traced"
         if not all(isinstance(m, Padding | Segments) for m in others):
             return "masks other than causal, window, padding and segments joined with &"
         if sum(isinstance(m, Segments) for m in others) > 1:
@@ -44,6 +49,8 @@ def why_not(
     if platform == "cuda":
         if logits.bias is not None:
             return "a bias"
+        if any(float(d.compute_capability) < 8 for d in jax.devices() if d.platform == "gpu"):
+            return "attention on GPUs before compute capability 8.0"
         if dtype not in (jnp.bfloat16, jnp.float16):
             return f"{dtype} (only bfloat16 and float16)"
         if width % 8 or width > 128:
@@ -76,7 +83,6 @@ def fused(
         if array is not None:
             mask = array.visible(at)
             mask = jnp.broadcast_to(mask, (*mask.shape[:2], rows, cols))
-        simple = array is None or band.right == 0
         out = jax.nn.dot_product_attention(
             q_BTHK,
             k_BSGK,
@@ -84,8 +90,8 @@ def fused(
             bias=None if logits.bias is None else logits.bias(at.q_pos_BT, at.k_pos_BS, heads),
             mask=mask,
             scale=scale,
-            is_causal=simple and band.right == 0,
-            local_window_size=(band.left, 0) if simple and band.left is not None else None,
+            is_causal=band.right == 0,
+            local_window_size=None if band.right != 0 or band.left is None else (band.left, 0),
             implementation="cudnn" if platform == "cuda" else "xla",
         )
     if not others and (band.left is None or rows <= cols):
@@ -136,7 +142,7 @@ def _splash(
     batch, rows, heads, width = q_BTHK.shape
     cols = k_BSGK.shape[1]
     q_length = rows + -rows % LANES
-    k_length = max(cols + -cols % LANES, q_length)
+    k_length = max(cols + -cols % LANES, q_length)  # so that no row's tiles are all skipped
 
     # Padding is a segment that no query belongs to.
     q_segment_BT = jnp.zeros((batch, rows), jnp.int32)

@@ -7,15 +7,18 @@ wholly visible; "don't know" is False.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple, dataclass_transform
 
 import jax
 from jax import Array
 from jax import numpy as jnp
+from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from tfm.names import UserError
+from tfm.ops.functions import held
 from tfm.ops.shapes import check
 
 
@@ -64,17 +67,28 @@ class Mask:
                 check(field.name, value, sizes, free="BH")
 
     def __and__(self, other: "Mask") -> "Mask":
-        return And(self, other)
+        return And(self, a_mask(other))
 
     def __or__(self, other: "Mask") -> "Mask":
-        return Or(self, other)
+        return Or(self, a_mask(other))
 
     def __invert__(self) -> "Mask":
         return Not(self)
 
 
+def a_mask(x: object) -> Mask:
+    """`x`, if it is a mask."""
+    if isinstance(x, Mask):
+        return x
+    what = f"the function {x.__name__}" if inspect.isfunction(x) else f"a {type(x).__name__}"
+    raise UserError(
+        f"{what} is not a mask; masks are made by functions, as masks.causal(), and an array of "
+        "booleans BHTS becomes one by masks.given(array)"
+    )
+
+
 @dataclass_transform(frozen_default=True)
-def _mask(*, data: tuple[str, ...] = (), meta: tuple[str, ...] = ()):
+def mask_dataclass(*, data: tuple[str, ...] = (), meta: tuple[str, ...] = ()):
     """A frozen dataclass that JAX can take apart: `data` are arrays, `meta` is structure."""
 
     def wrap(cls):
@@ -85,13 +99,13 @@ def _mask(*, data: tuple[str, ...] = (), meta: tuple[str, ...] = ()):
     return wrap
 
 
-@_mask()
+@mask_dataclass()
 class Everything(Mask):
     def shows(self, span):
         return True
 
 
-@_mask(data=("a", "b"))
+@mask_dataclass(data=("a", "b"))
 class And(Mask):
     a: Mask
     b: Mask
@@ -106,7 +120,7 @@ class And(Mask):
         return self.a.shows(span) and self.b.shows(span)
 
 
-@_mask(data=("a", "b"))
+@mask_dataclass(data=("a", "b"))
 class Or(Mask):
     a: Mask
     b: Mask
@@ -121,7 +135,7 @@ class Or(Mask):
         return self.a.shows(span) or self.b.shows(span)
 
 
-@_mask(data=("a",))
+@mask_dataclass(data=("a",))
 class Not(Mask):
     a: Mask
 
@@ -135,7 +149,7 @@ class Not(Mask):
         return self.a.hides(span)
 
 
-@_mask(meta=("left", "right"))
+@mask_dataclass(meta=("left", "right"))
 class Band(Mask):
     """Visible from `left` steps back to `right` steps ahead, by index; None is no limit."""
 
@@ -164,7 +178,7 @@ class Band(Mask):
         )
 
 
-@_mask(meta=("stride",))
+@mask_dataclass(meta=("stride",))
 class Strided(Mask):
     stride: int
 
@@ -180,7 +194,7 @@ class Strided(Mask):
         return self.stride == 1
 
 
-@_mask(meta=("count",))
+@mask_dataclass(meta=("count",))
 class GlobalTokens(Mask):
     count: int
 
@@ -196,7 +210,7 @@ class GlobalTokens(Mask):
         return span.plain and (span.rows[-1] < self.count or span.cols[-1] < self.count)
 
 
-@_mask(data=("length_B",))
+@mask_dataclass(data=("length_B",))
 class Prefix(Mask):
     length_B: Array
 
@@ -204,7 +218,7 @@ class Prefix(Mask):
         return (at.k_pos_BS < self.length_B[:, None])[:, None, None]
 
 
-@_mask(data=("valid_BS",))
+@mask_dataclass(data=("valid_BS",))
 class Padding(Mask):
     valid_BS: Array
 
@@ -212,7 +226,7 @@ class Padding(Mask):
         return _columns(self.valid_BS, at.k_index_S, False)[:, None, None]
 
 
-@_mask(data=("q_segment_BT", "k_segment_BS"))
+@mask_dataclass(data=("q_segment_BT", "k_segment_BS"))
 class Segments(Mask):
     q_segment_BT: Array
     k_segment_BS: Array
@@ -223,7 +237,7 @@ class Segments(Mask):
         return (q_BT[:, :, None] == k_BS[:, None])[:, None]
 
 
-@_mask(data=("visible_BHTS",))
+@mask_dataclass(data=("visible_BHTS",))
 class Given(Mask):
     visible_BHTS: Array
 
@@ -232,16 +246,18 @@ class Given(Mask):
         return jnp.take(rows, at.k_index_S, axis=3, mode="fill", fill_value=False)
 
 
-@_mask(meta=("fn",))
+@mask_dataclass(data=("fn",))
 class Predicate(Mask):
-    fn: Callable[[Array, Array], Array]
+    fn: Partial
 
     def visible(self, at):
-        visible_BTS = self.fn(at.q_pos_BT[:, :, None], at.k_pos_BS[:, None])
-        if visible_BTS.ndim != 3 or visible_BTS.dtype != bool:
+        q_pos_BT1, k_pos_B1S = at.q_pos_BT[:, :, None], at.k_pos_BS[:, None]
+        visible_BTS = jnp.asarray(self.fn(q_pos_BT1, k_pos_B1S))
+        shape = jnp.broadcast_shapes(q_pos_BT1.shape, k_pos_B1S.shape)
+        if visible_BTS.dtype != bool or visible_BTS.shape != shape:
             raise UserError(
-                "a predicate gets positions BT1 and B1S and must return booleans BTS, not "
-                f"{visible_BTS.dtype} of shape {visible_BTS.shape}"
+                f"a predicate gets positions BT1 and B1S and must return booleans BTS {shape}, "
+                f"not {visible_BTS.dtype} of shape {visible_BTS.shape}"
             )
         return visible_BTS[:, None]
 
@@ -256,29 +272,23 @@ def everything() -> Mask:
 
 
 def causal() -> Mask:
-    """Nothing after itself.  Vaswani et al. 2017, §3.2.3."""
+    """Nothing after itself, by index.  Vaswani et al. 2017, §3.2.3."""
     return Band(None, 0)
 
 
 def window(left: int, right: int = 0) -> Mask:
-    """From `left` tokens back to `right` ahead, itself included.  Beltagy et al. 2020, §3.1."""
-    if left < 0 or right < 0:
-        raise UserError(f"window: left={left}, right={right} must not be negative")
-    return Band(left, right)
+    """From `left` tokens back to `right` ahead by index, itself included.  Beltagy et al. 2020."""
+    return Band(_whole("window: left", left, 0), _whole("window: right", right, 0))
 
 
 def strided(stride: int) -> Mask:
-    """Every `stride`-th token, counted from itself.  Child et al. 2019, §4.2."""
-    if stride < 1:
-        raise UserError(f"strided: stride={stride} must be at least 1")
-    return Strided(stride)
+    """Every `stride`-th token, counted by index from itself.  Child et al. 2019, §4.3."""
+    return Strided(_whole("strided: stride", stride, 1))
 
 
 def global_tokens(count: int) -> Mask:
-    """The first `count` positions see all and are seen by all.  Beltagy et al. 2020, §3.1."""
-    if count < 0:
-        raise UserError(f"global_tokens: count={count} must not be negative")
-    return GlobalTokens(count)
+    """The first `count` positions see all and are seen by all.  Beltagy et al. 2020."""
+    return GlobalTokens(_whole("global_tokens: count", count, 0))
 
 
 def prefix(length: ArrayLike) -> Mask:
@@ -291,7 +301,7 @@ def prefix(length: ArrayLike) -> Mask:
 
 def padding(valid_BS: ArrayLike) -> Mask:
     """Real keys only."""
-    return Padding(jnp.asarray(valid_BS, bool))
+    return Padding(_booleans("valid_BS", valid_BS))
 
 
 def segments(q_segment_BT: ArrayLike, k_segment_BS: ArrayLike | None = None) -> Mask:
@@ -304,12 +314,28 @@ def segments(q_segment_BT: ArrayLike, k_segment_BS: ArrayLike | None = None) -> 
 
 def given(visible_BHTS: ArrayLike) -> Mask:
     """A matrix of booleans as it is; B and H may be 1."""
-    return Given(jnp.asarray(visible_BHTS, bool))
+    return Given(_booleans("visible_BHTS", visible_BHTS))
 
 
 def predicate(fn: Callable[[Array, Array], Array]) -> Mask:
-    """Whatever `fn(query position, key position)` says of two arrays of positions."""
-    return Predicate(fn)
+    """Whatever `fn(query position, key position)` says of two arrays of positions.
+
+    A traced number that it needs is given as `predicate(jax.tree_util.Partial(fn, limit=limit))`.
+    """
+    return Predicate(held("predicate", fn))
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise UserError(f"{name}={value} must be a whole number of at least {least}")
+    return value
+
+
+def _booleans(name: str, x: ArrayLike) -> Array:
+    array = jnp.asarray(x)
+    if array.dtype != bool:
+        raise UserError(f"{name} must be boolean, True = visible, not {array.dtype}")
+    return array
 
 
 MASKS = {

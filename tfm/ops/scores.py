@@ -16,6 +16,8 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import DTypeLike
 
+NAN = math.nan  # what a position beyond a parameter's reach gives
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Score:
@@ -48,7 +50,7 @@ def bilinear(q_BTHK: Array, k_BSHJ: Array, *, w_HKJ: Array, **at) -> Array:
 
 
 def cosine(q_BTHK: Array, k_BSHK: Array, *, log_scale_H: Array, **at) -> Array:
-    """exp(log_scale) · cos(q, k), a temperature learned by each head.  Henry et al. 2020."""
+    """exp(log_scale) · cos(q, k), a temperature learned by each head.  Liu et al. 2022."""
     cos_BHTS = dot(_unit(q_BTHK), _unit(k_BSHK))
     return cos_BHTS * jnp.exp(log_scale_H.astype(cos_BHTS.dtype))[None, :, None, None]
 
@@ -62,7 +64,12 @@ def distance(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
 
 def linear(q_BTHK: Array, k_BSHK: Array, *, w_HKM: Array, k_pos_BS: Array, **at) -> Array:
     """(q W)_s: the query alone says where to look.  Luong et al. 2015, §3.1, "location"."""
-    w_BSHK = jnp.moveaxis(w_HKM, -1, 0)[k_pos_BS].astype(q_BTHK.dtype)
+    w_BSHK = (
+        jnp.moveaxis(w_HKM, -1, 0)
+        .at[k_pos_BS]
+        .get(mode="fill", fill_value=NAN)
+        .astype(q_BTHK.dtype)
+    )
     return dot(q_BTHK, jnp.broadcast_to(w_BSHK, (q_BTHK.shape[0], *w_BSHK.shape[1:])))
 
 
@@ -70,7 +77,8 @@ def static(
     q_BTHK: Array, k_BSHK: Array, *, w_HLM: Array, q_pos_BT: Array, k_pos_BS: Array, **at
 ) -> Array:
     """W_ts: positions alone, no content.  Tay et al. 2021, "random Synthesizer"."""
-    return w_HLM[:, q_pos_BT[:, :, None], k_pos_BS[:, None]].swapaxes(0, 1)
+    pairs = w_HLM.at[:, q_pos_BT[:, :, None], k_pos_BS[:, None]]
+    return pairs.get(mode="fill", fill_value=NAN).swapaxes(0, 1)
 
 
 def wide(x: Array) -> DTypeLike:
@@ -83,7 +91,8 @@ def _square(x_BTHK: Array) -> Array:
 
 
 def _unit(x_BTHK: Array) -> Array:
-    return x_BTHK * jax.lax.rsqrt(_square(x_BTHK)[..., None] + 1e-12).astype(x_BTHK.dtype)
+    unit = x_BTHK.astype(wide(x_BTHK)) * jax.lax.rsqrt(_square(x_BTHK)[..., None] + 1e-12)
+    return unit.astype(x_BTHK.dtype)
 
 
 _fan_in_last = initializers.lecun_normal(in_axis=-1, out_axis=-2)

@@ -1,7 +1,10 @@
 """Names that end in their shape: `q_BTHK` has four axes, `w_HK` is heads × head width."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
+from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
@@ -41,10 +44,20 @@ def shape_of(name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(sizes[axis] for axis in axes)
 
 
+def check_number(name: str, x: ArrayLike, valid: Callable[[Any], bool], range_: str) -> None:
+    """Raise unless `x` is one number and, where it is known already, in its range."""
+    if jnp.ndim(x) or isinstance(x, bool):
+        raise UserError(f"{name} must be one number, not {x!r}")
+    if not isinstance(x, jax.core.Tracer) and not valid(x):
+        raise UserError(f"{name} {x} must be {range_}")
+
+
 def check(name: str, array: ArrayLike, sizes: dict[str, int], *, free: str = "") -> None:
     """Raise unless `array` has the axes its name ends in. Sizes met for the first time are noted
     in `sizes`; an axis listed in `free` may also have size 1."""
     axes, shape = suffix(name), jnp.shape(array)
+    if "_" not in name or (not axes.isupper() and axes):
+        raise UserError(f"{name!r} must end in its shape, as w_HK does; one number is {name}_")
     wanted = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
     if len(shape) != len(axes):
         raise UserError(f"{name} must have {len(axes)} axes ({wanted}), but its shape is {shape}")
@@ -54,3 +67,11 @@ def check(name: str, array: ArrayLike, sizes: dict[str, int], *, free: str = "")
                 f"{name} has shape {shape}, expected ({wanted}): "
                 f"axis {axis} ({AXES.get(axis, axis)}) is {size} instead of {sizes[axis]}"
             )
+
+
+def check_positions(name: str, pos: Array, sizes: dict[str, int]) -> Array:
+    """Positions as int32; unsigned ones would make distances wrap around."""
+    check(name, pos, sizes, free="B")
+    if not jnp.issubdtype(pos.dtype, jnp.integer):
+        raise UserError(f"{name} must be whole numbers, not {pos.dtype}")
+    return pos.astype(jnp.int32)

@@ -52,7 +52,7 @@ def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
         out = out + _to_BHTS("bias", logits.bias(at.q_pos_BT, at.k_pos_BS, heads), shape)
     if logits.cap is not None:
         cap = jnp.asarray(logits.cap, F32)
-        out = cap * jnp.tanh(out / cap)  # Gemma Team 2024, §2
+        out = cap * jnp.tanh(out / cap)  # Gemma Team 2024 (Gemma 2)
     return out
 
 
