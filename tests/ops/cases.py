@@ -167,6 +167,8 @@ def by_oracle(case: Case, values: dict[str, np.ndarray]) -> np.ndarray:
         part, p = slice(h * WIDTH, (h + 1) * WIDTH), at[0][b, i]
         if case.position == "sinusoidal":
             q[b, i, h] += oracle.sinusoid(p, HEADS * WIDTH)[part]
+        elif case.position == "learned":
+            q[b, i, h] += held["w_LD"][p, part]
         elif position.table is not None:
             table = position.table(jnp.asarray([[p]]), HEADS * WIDTH, **held)
             q[b, i, h] += np.asarray(table, np.float64)[0, 0, part]

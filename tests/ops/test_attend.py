@@ -66,13 +66,13 @@ def test_agrees_with_the_definition(implementation, case):
     (_, out_half), grads_half = training(half)
     (_, exact), grads_exact = training(rounded)
     assert out_half.dtype == jnp.bfloat16
-    assert_within_bfloat16(out_half, exact, of=1)
+    assert_within_bfloat16(out_half, exact)
     for name, grad in grads_exact.items():
         assert grads_half[name].dtype == jnp.bfloat16
-        assert_within_bfloat16(grads_half[name], grad, of=np.abs(grad).max())
+        assert_within_bfloat16(grads_half[name], grad)
 
 
-def assert_within_bfloat16(half, exact, of):
-    """Errors of a few roundings to 8 bits, of numbers of size `of` or of their own."""
-    error = np.abs(np.asarray(half, np.float64) - np.asarray(exact, np.float64))
-    assert error.max() < 2**-5 * max(of, np.abs(exact).max())
+def assert_within_bfloat16(half, exact):
+    """In norm, within eight units of bfloat16's last place, 2⁻⁸."""
+    error = np.asarray(half, np.float64) - np.asarray(exact, np.float64)
+    assert np.linalg.norm(error) <= 8 * 2**-8 * np.linalg.norm(exact)

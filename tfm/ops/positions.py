@@ -55,7 +55,7 @@ def learned(stddev: float = 0.02) -> Position:
 
 
 def learned_table(pos_BT: Array, width: int, *, w_LD: Array) -> Array:
-    return w_LD.at[pos_BT].get(mode="fill", fill_value=math.nan)
+    return jnp.take(w_LD, pos_BT, axis=0, mode="fill", fill_value=math.nan)
 
 
 def rotary(

@@ -64,12 +64,8 @@ def distance(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
 
 def linear(q_BTHK: Array, k_BSHK: Array, *, w_HKM: Array, k_pos_BS: Array, **at) -> Array:
     """(q W)_s: the query alone says where to look.  Luong et al. 2015, §3.1, "location"."""
-    w_BSHK = (
-        jnp.moveaxis(w_HKM, -1, 0)
-        .at[k_pos_BS]
-        .get(mode="fill", fill_value=NAN)
-        .astype(q_BTHK.dtype)
-    )
+    w_MHK = jnp.moveaxis(w_HKM, -1, 0).astype(q_BTHK.dtype)
+    w_BSHK = jnp.take(w_MHK, k_pos_BS, axis=0, mode="fill", fill_value=NAN)
     return dot(q_BTHK, jnp.broadcast_to(w_BSHK, (q_BTHK.shape[0], *w_BSHK.shape[1:])))
 
 
@@ -77,7 +73,7 @@ def static(
     q_BTHK: Array, k_BSHK: Array, *, w_HLM: Array, q_pos_BT: Array, k_pos_BS: Array, **at
 ) -> Array:
     """W_ts: positions alone, no content.  Tay et al. 2021, "random Synthesizer"."""
-    pairs = w_HLM.at[:, q_pos_BT[:, :, None], k_pos_BS[:, None]]
+    pairs = jnp.asarray(w_HLM).at[:, q_pos_BT[:, :, None], k_pos_BS[:, None]]
     return pairs.get(mode="fill", fill_value=NAN).swapaxes(0, 1)
 
 
