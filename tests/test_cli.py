@@ -46,6 +46,7 @@ def test_version():
         (["bench", "atention"], "unknown bench 'atention'; did you mean 'attention'?"),
         (["bench"], "One of: attention"),
         (["bench", "attention", "--config.kv_heads=0"], "must be at least 1"),
+        (["bench", "attention", "--config.lengths=()"], "must not be empty"),
         (["bench", "attention", "--config.implementations=('fused',)"], "cannot do scores other"),
         (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
         (["bench", "attention", "--config=nowhere.py"], "no Python file"),

@@ -89,6 +89,8 @@ def main(argv: Sequence[str]) -> None:
 
 def check(spec: AttentionBench) -> None:
     """Everything that can be wrong is wrong before the first compilation."""
+    if not (spec.lengths and spec.scores and spec.implementations):
+        raise UserError("lengths, scores and implementations must not be empty")
     smallest = min([*spec.lengths, spec.batch, spec.heads, spec.kv_heads, spec.head_width])
     if smallest < 1 or spec.rounds < 2:
         raise UserError("lengths, batch, heads and widths must be at least 1, rounds at least 2")
