@@ -118,8 +118,8 @@ def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGK, logits, plane, norm
     if not cannot and reachable and (implementation == "fused" or platform != "cpu"):
         return "fused"
     one_tile = (grid.row_edge, grid.col_edge) == (grid.rows, grid.cols)
-    held = [*logits.score.keywords, *(logits.bias.keywords if logits.bias else ())]
-    holds_plane = any({"L", "M"} <= set(suffix(name)) for name in held)
+    names = [*logits.score.keywords, *(logits.bias.keywords if logits.bias else ())]
+    holds_plane = any({"L", "M"} <= set(suffix(name)) for name in names)
     return "reference" if one_tile or holds_plane else "blockwise"
 
 

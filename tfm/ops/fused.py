@@ -49,7 +49,8 @@ def why_not(
     if platform == "cuda":
         if logits.bias is not None:
             return "a bias"
-        if any(float(d.compute_capability) < 8 for d in jax.devices() if d.platform == "gpu"):
+        capabilities = [str(getattr(d, "compute_capability", "")) for d in jax.devices()]
+        if any(c[:1].isdigit() and float(c) < 8 for c in capabilities):
             return "attention on GPUs before compute capability 8.0"
         if dtype not in (jnp.bfloat16, jnp.float16):
             return f"{dtype} (only bfloat16 and float16)"
