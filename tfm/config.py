@@ -9,15 +9,17 @@ import copy
 import dataclasses
 import importlib.util
 import inspect
+import json
 import pathlib
 import sys
 import types
 import typing
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
+from ml_collections.config_dict import placeholder
 
 from tfm.names import UserError, suggest
 from tfm.ops.masks import MASKS, Mask
@@ -45,8 +47,10 @@ _added_by: dict[tuple[str, str], pathlib.Path] = {}  # (table, name) → the fil
 
 
 def load(where: str) -> ConfigDict:
-    """The locked config of `path/to/file.py` or `path/to/file.py:argument`."""
+    """The locked config of `path/to/file.py`, `path/to/file.py:argument` or `path/to/file.json`."""
     path, colon, argument = where.partition(":")
+    if path.endswith(".json"):
+        return _json(pathlib.Path(path))
     module = _run(pathlib.Path(path))
     get_config = getattr(module, "get_config", None)
     if get_config is None:
@@ -60,6 +64,18 @@ def load(where: str) -> ConfigDict:
     if not isinstance(config, ConfigDict):
         raise UserError(f"get_config() of {path} returns {type(config).__name__}, not a ConfigDict")
     return config.lock()
+
+
+def _json(path: pathlib.Path) -> ConfigDict:
+    try:
+        tree = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no file {path}") from None
+    except ValueError as e:
+        raise UserError(f"{path} is not JSON: {e}") from e
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds a {type(tree).__name__}, not a config")
+    return ConfigDict(tree).lock()
 
 
 def _run(path: pathlib.Path) -> types.ModuleType:
@@ -87,17 +103,28 @@ def _run(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-def from_command_line(argv: Sequence[str], default: ConfigDict) -> ConfigDict:
+def from_command_line(
+    argv: Sequence[str],
+    default: ConfigDict | None = None,
+    fill: Callable[[ConfigDict], ConfigDict] = lambda config: config,
+) -> ConfigDict:
     """The config that `--config=file.py:argument --config.a.b=3` describe.
 
-    Without `--config`, the overrides apply to `default`.
+    Without `--config`, the overrides apply to `default`. `fill` adds the keys that a file leaves
+    to their defaults, so that they can be overridden too.
     """
     files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
     overrides = [arg for arg in argv if not arg.startswith("--config=")]
     if len(files) > 1:
         raise UserError(f"--config is given {len(files)} times")
-    config = load(files[0]) if files else copy.deepcopy(default).lock()
+    if not files and default is None:
+        raise UserError("which config? Write --config=FILE.py or --config=FILE.py:ARGUMENT")
     where = files[0] if files else "the default config"
+    config = copy.deepcopy(default).lock() if default and not files else load(where)
+    try:
+        config = fill(config)
+    except UserError as e:
+        raise UserError(f"{where}: {e}") from e
     known = set(paths(config))
     for arg in overrides:
         name, equals, _ = arg.partition("=")
@@ -138,6 +165,21 @@ def to_spec(cls: type[Spec], config: ConfigDict, prefix: str = "") -> Spec:
         if name not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise UserError(f"missing key {prefix + name!r}")
     return cls(**values)
+
+
+def from_spec(spec: Any) -> ConfigDict:
+    """The config of a spec, with a key for every field; what is None may be set to its type."""
+    hints = typing.get_type_hints(type(spec))
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if dataclasses.is_dataclass(value):
+            value = from_spec(value)
+        elif value is None:
+            kind, *_ = typing.get_args(hints[field.name])
+            value = None if dataclasses.is_dataclass(kind) else placeholder(kind)
+        values[field.name] = value
+    return ConfigDict(values)
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:

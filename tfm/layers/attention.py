@@ -1,5 +1,6 @@
 """Multi-head attention: projections around `tfm.ops.attend`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from flax import linen as nn
@@ -8,6 +9,7 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from tfm.layers import params
+from tfm.layers.initial import Initial
 from tfm.names import UserError
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout
@@ -38,6 +40,7 @@ class MultiHeadAttention(nn.Module):
     qk_norm: bool = False  # RMS-normalise each query and key (Dehghani et al. 2023)
     share_qk: bool = False  # one projection for both (Kitaev et al. 2020)
     implementation: str = "auto"
+    initial: Initial = Initial()
     dtype: DTypeLike | None = None  # of the computation; parameters are float32
 
     @nn.compact
@@ -50,9 +53,13 @@ class MultiHeadAttention(nn.Module):
         q_pos_BT: Array | None = None,
         k_pos_BS: Array | None = None,
         dropout: Dropout | None = None,
+        position_params: Mapping[str, Array] | None = None,
         return_weights: bool = False,
     ) -> Any:
-        """Outputs BTD; with `return_weights` a pair, the outputs and the weights BHTS."""
+        """Outputs BTD; with `return_weights` a pair, the outputs and the weights BHTS.
+
+        Layers that share the parameters of their position scheme are given them.
+        """
         check("x_BTD", x_BTD, {})
         if self.heads < 1 or self.head_width < 1:
             raise UserError(f"heads={self.heads}, head_width={self.head_width}: at least 1 each")
@@ -70,7 +77,10 @@ class MultiHeadAttention(nn.Module):
 
         def project(name: str, heads: int) -> nn.Module:
             features = (heads, self.head_width)
-            return nn.DenseGeneral(features, use_bias=self.qkv_bias, dtype=self.dtype, name=name)
+            init = self.initial.query(self.head_width) if name == "query" else self.initial.kernel
+            return nn.DenseGeneral(
+                features, use_bias=self.qkv_bias, kernel_init=init, dtype=self.dtype, name=name
+            )
 
         query = project("query", self.heads)
         key = query if self.share_qk else project("key", groups)
@@ -82,7 +92,8 @@ class MultiHeadAttention(nn.Module):
 
         position, held = self.position, {}
         if position.rotate is not None or position.bias is not None:
-            held = self._create("position", position, q_BTHK.dtype)
+            created = position_params or self._create("position", position)
+            held = {name: value.astype(q_BTHK.dtype) for name, value in created.items()}
         if position.rotate is not None:
             q_BTHK = position.rotate(q_BTHK, params.positions(x_BTD, q_pos_BT), **held)
             k_BSGK = position.rotate(k_BSGK, params.positions(source_BSD, k_pos_BS), **held)
@@ -90,7 +101,13 @@ class MultiHeadAttention(nn.Module):
             q_BTHK,
             k_BSGK,
             v_BSGK,
-            score=Partial(self.score.fn, **self._create("score", self.score, q_BTHK.dtype)),
+            score=Partial(
+                self.score.fn,
+                **{
+                    name: value.astype(q_BTHK.dtype)
+                    for name, value in self._create("score", self.score).items()
+                },
+            ),
             bias=None if position.bias is None else Partial(position.bias, **held),
             mask=mask,
             normalizer=self.normalizer,
@@ -103,13 +120,17 @@ class MultiHeadAttention(nn.Module):
         )
         out_BTHK, *weights = out if return_weights else (out,)
         out_BTD = nn.DenseGeneral(
-            x_BTD.shape[-1], axis=(-2, -1), use_bias=self.out_bias, dtype=self.dtype, name="out"
+            x_BTD.shape[-1],
+            axis=(-2, -1),
+            use_bias=self.out_bias,
+            kernel_init=self.initial.residual,
+            dtype=self.dtype,
+            name="out",
         )(out_BTHK)
         return (out_BTD, *weights) if return_weights else out_BTD
 
-    def _create(self, prefix: str, entry: Score | Position, dtype: DTypeLike) -> dict[str, Array]:
+    def _create(self, prefix: str, entry: Score | Position) -> dict[str, Array]:
         sizes = {"H": self.heads, "K": self.head_width, "J": self.head_width}
         if self.max_length is not None:
             sizes |= {"L": self.max_length, "M": self.max_length}
-        created = params.create(self, prefix, entry, sizes)
-        return {name: value.astype(dtype) for name, value in created.items()}
+        return params.create(self, prefix, entry, sizes)

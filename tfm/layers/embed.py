@@ -2,11 +2,13 @@
 
 from flax import linen as nn
 from flax.linen import initializers
+from flax.typing import Initializer
 from jax import Array
 from jax import numpy as jnp
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from tfm.layers import params
+from tfm.layers.initial import NORMAL
 from tfm.names import UserError, pick
 from tfm.ops.positions import JOINS, Position
 from tfm.ops.shapes import check
@@ -49,3 +51,39 @@ class PositionTable(nn.Module):
             amplitude = self.param("amplitude", initializers.constant(self.amplitude), ())
         table_BTD = jnp.asarray(amplitude) * table_BTD
         return join(x_BTD, table_BTD.astype(x_BTD.dtype))
+
+
+class TokenEmbedding(nn.Module):
+    """A vector for each token, and one for its type; the same matrix may serve as the head."""
+
+    vocab: int
+    width: int
+    types: int = 0
+    scale: bool = False  # by √width.  Vaswani et al. 2017, §3.4
+    initial: Initializer = NORMAL
+    dtype: DTypeLike | None = None
+
+    def setup(self):
+        self.token = nn.Embed(self.vocab, self.width, self.dtype, embedding_init=self.initial)
+        if self.types:
+            self.type = nn.Embed(self.types, self.width, self.dtype, embedding_init=self.initial)
+
+    def __call__(self, tokens_BT: Array, types_BT: Array | None = None) -> Array:
+        sizes: dict[str, int] = {}
+        check("tokens_BT", tokens_BT, sizes)
+        if not jnp.issubdtype(tokens_BT.dtype, jnp.integer):
+            raise UserError(f"tokens_BT must be whole numbers, not {tokens_BT.dtype}")
+        x_BTD = self.token(tokens_BT)
+        if self.scale:
+            x_BTD = x_BTD * jnp.asarray(self.width**0.5, x_BTD.dtype)
+        if not self.types:
+            if types_BT is not None:
+                raise UserError("types_BT is given, but the model has types=0")
+            return x_BTD
+        if types_BT is None:
+            types_BT = jnp.zeros_like(tokens_BT)
+        check("types_BT", types_BT, sizes)
+        return x_BTD + self.type(types_BT)
+
+    def logits(self, x_BTD: Array) -> Array:
+        return self.token.attend(x_BTD).astype(jnp.float32)

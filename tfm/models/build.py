@@ -1,43 +1,76 @@
 """Config → spec → module: the only door. Below it nobody sees a config or looks up a name."""
 
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
 import jax
+from flax import linen as nn
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from tfm.config import to_spec
-from tfm.layers.attention import MultiHeadAttention
-from tfm.models.spec import AttentionSpec
-from tfm.names import UserError, pick, read
-from tfm.ops.attend import IMPLEMENTATIONS
-from tfm.ops.masks import MASKS, Mask
-from tfm.ops.normalizers import NORMALIZERS
-from tfm.ops.positions import POSITIONS
-from tfm.ops.scores import SCORES
+from tfm.config import from_spec, to_spec
+from tfm.models import decoder, encoder, encoder_decoder
+from tfm.models.spec import FAMILIES, EncoderDecoderSpec, ModelSpec
+from tfm.names import UserError, pick
+
+MAKERS: dict[str, Any] = {
+    "encoder": encoder.make,
+    "decoder": decoder.make,
+    "encoder_decoder": encoder_decoder.make,
+}
 
 
-def attention(config: ConfigDict, key: str = "attention") -> tuple[MultiHeadAttention, Mask]:
-    """An attention layer and its mask from the part of a config that stands under `key`."""
-    spec = to_spec(AttentionSpec, config, f"{key}.")
-    pick(IMPLEMENTATIONS, spec.implementation, f"{key}.implementation")
-    mask = read(spec.mask, MASKS, f"{key}.mask")
-    module = MultiHeadAttention(
-        heads=spec.heads,
-        head_width=spec.head_width,
-        kv_heads=spec.kv_heads,
-        score=pick(SCORES, spec.score, f"{key}.score"),
-        normalizer=pick(NORMALIZERS, spec.normalizer, f"{key}.normalizer"),
-        cap=spec.cap,
-        position=read(spec.position, POSITIONS, f"{key}.position"),
-        max_length=spec.max_length,
-        qkv_bias=spec.qkv_bias,
-        out_bias=spec.out_bias,
-        qk_norm=spec.qk_norm,
-        share_qk=spec.share_qk,
-        implementation=spec.implementation,
-    )
-    try:  # what cannot be shows in its shapes, before anything is compiled
-        x_BTD = jax.ShapeDtypeStruct((1, spec.max_length or 2, spec.head_width), jnp.float32)
-        jax.eval_shape(lambda x: module.init(jax.random.key(0), x, mask=mask), x_BTD)
+def spec(config: ConfigDict, key: str = "model") -> ModelSpec:
+    """The model that stands under `key` of a config: every key known, every value of its type."""
+    part = config.get(key)
+    if not isinstance(part, ConfigDict):
+        raise UserError(f"the config has no {key!r}: add {key} = dict(family=…)")
+    if "family" not in part:
+        raise UserError(f"missing key '{key}.family', one of: {', '.join(FAMILIES)}")
+    return to_spec(pick(FAMILIES, part.family, f"{key}.family"), part, f"{key}.")
+
+
+def fill(config: ConfigDict) -> ConfigDict:
+    """The config with a value for every key of its model, so that each can be overridden."""
+    return ConfigDict({**config, "model": from_spec(spec(config))}).lock()
+
+
+def model(what: ModelSpec) -> nn.Module:
+    """The module of a spec. What cannot be is an error here, before anything is compiled."""
+    for key, value in _numbers(what, "model"):
+        if value < 1:
+            raise UserError(f"{key}={value} must be at least 1")
+    module = MAKERS[what.family](what)
+    inputs = example(what, 1, min(getattr(what, "max_length", None) or 4, 4))
+    try:
+        jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     except UserError as e:
-        raise UserError(f"{key}: {e}") from e
-    return module, mask
+        raise UserError(f"model: {e}") from e
+    return module
+
+
+def example(what: ModelSpec, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of what the model is called with."""
+    text = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    match what:
+        case EncoderDecoderSpec():
+            return {"source_BS": text, "target_BT": text}
+    return {"tokens_BT": text}
+
+
+def rates(what: ModelSpec) -> dict[str, float]:
+    """The places where the model drops, and how much."""
+    dropout = getattr(what, "dropout", None)
+    places = {} if dropout is None else dataclasses.asdict(dropout)
+    return {place: rate for place, rate in places.items() if rate is not None}
+
+
+def _numbers(what: Any, key: str) -> Iterator[tuple[str, int]]:
+    for field in dataclasses.fields(what):
+        value, name = getattr(what, field.name), f"{key}.{field.name}"
+        if dataclasses.is_dataclass(value):
+            yield from _numbers(value, name)
+        for i, number in enumerate(value if isinstance(value, tuple) else (value,)):
+            if type(number) is int and field.name != "types":
+                yield f"{name}[{i}]" if isinstance(value, tuple) else name, number

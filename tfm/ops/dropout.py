@@ -1,5 +1,7 @@
-"""Dropout of pairs. The rate is data: an array given to the compiled step, not a constant in it."""
+"""Dropout. The rate is data: an array given to the compiled step, not a constant in it."""
 
+import zlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -16,6 +18,39 @@ class Dropout(NamedTuple):
 
     rate: ArrayLike
     key: Array
+
+
+class Dropouts(NamedTuple):
+    """A rate for each place where a model drops, and one key for all of them.
+
+    Which places are named is structure; how much is dropped there is data.
+    """
+
+    rates: Mapping[str, ArrayLike]
+    key: Array
+
+    def at(self, place: str, site: str = "") -> Dropout | None:
+        """What to drop at `place`; a place that has several sites gives each its own key."""
+        if place not in self.rates:
+            return None
+        number = zlib.crc32(f"{site}/{place}".encode())
+        return Dropout(self.rates[place], jax.random.fold_in(self.key, number))
+
+    def within(self, number: ArrayLike | str) -> "Dropouts":
+        """The same rates with another key, for a layer (by number) or a part (by name)."""
+        data = zlib.crc32(number.encode()) if isinstance(number, str) else number
+        return Dropouts(self.rates, jax.random.fold_in(self.key, data))
+
+
+def drop(x: Array, dropouts: Dropouts | None, place: str, site: str = "") -> Array:
+    """`x` with a share of its numbers set to 0 and the rest made larger to match."""
+    dropout = None if dropouts is None else dropouts.at(place, site)
+    if dropout is None:
+        return x
+    check_number(f"dropout.{place}", dropout.rate, lambda rate: 0 <= rate < 1, "in [0, 1)")
+    rate = jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32))
+    kept = jax.random.uniform(dropout.key, x.shape) >= rate
+    return jnp.where(kept, x / (1 - rate).astype(x.dtype), 0)
 
 
 class PairBits(NamedTuple):

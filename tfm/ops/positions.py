@@ -44,7 +44,7 @@ def sinusoidal_table(pos_BT: Array, width: int, *, base: float = 10_000.0) -> Ar
     """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same angle."""
     if width % 2:
         raise UserError(f"sinusoidal positions need an even width, not {width}")
-    angle_BTF = _angles(pos_BT, width, base)
+    angle_BTF = _angles(pos_BT, _frequencies(width, base))
     pairs_BTF2 = jnp.stack([jnp.sin(angle_BTF), jnp.cos(angle_BTF)], axis=-1)
     return pairs_BTF2.reshape(*pos_BT.shape, width)
 
@@ -59,26 +59,47 @@ def learned_table(pos_BT: Array, width: int, *, w_LD: Array) -> Array:
 
 
 def rotary(
-    base: float = 10_000.0, fraction: float = 1.0, scaling: str = "none", factor: float = 1.0
+    base: float = 10_000.0,
+    fraction: float = 1.0,
+    scaling: str = "none",
+    factor: float = 1.0,
+    low: float = 1.0,
+    high: float = 4.0,
+    trained: int = 8192,
 ) -> Position:
     """Turn feature pairs of q and k by an angle that grows with position.  Su et al. 2021, §3.2.
 
     `fraction` of the features is turned, the rest passes through (GPT-NeoX). To reach `factor`
     times the trained length, `scaling="linear"` divides positions (Chen et al. 2023) and
-    `scaling="ntk"` stretches the base (bloc97 2023).
+    `scaling="ntk"` stretches the base (bloc97 2023). `scaling="llama3"` divides the frequencies
+    that turn less than `low` times within the `trained` length, leaves alone those that turn more
+    than `high` times, and blends in between (Llama team 2024).
     """
-    if scaling not in ("none", "linear", "ntk"):
-        raise UserError(f"rotary: scaling={scaling!r} must be 'none', 'linear' or 'ntk'")
+    if scaling not in ("none", "linear", "ntk", "llama3"):
+        raise UserError(f"rotary: scaling={scaling!r} must be 'none', 'linear', 'ntk' or 'llama3'")
     if not 0 < fraction <= 1 or factor < 1:
         raise UserError(f"rotary: need 0 < fraction ≤ 1 and factor ≥ 1, not {fraction}, {factor}")
     if scaling == "none" and factor != 1:
-        raise UserError(f"rotary: factor={factor} does nothing without scaling='linear' or 'ntk'")
-    turn = functools.partial(rotate, base=base, fraction=fraction, scaling=scaling, factor=factor)
-    return Position(rotate=turn)
+        raise UserError(f"rotary: factor={factor} does nothing without a scaling")
+    if scaling == "llama3" and not 0 < low < high:
+        raise UserError(f"rotary: need 0 < low < high, not {low}, {high}")
+
+    def frequencies(width: int) -> np.ndarray:
+        stretch = factor ** (width / (width - 2)) if scaling == "ntk" and width > 2 else 1.0
+        frequency_F = _frequencies(width, base * stretch)
+        if scaling == "linear":
+            return frequency_F / factor
+        if scaling == "llama3":
+            turns_F = trained * frequency_F / (2 * math.pi)
+            keep_F = np.clip((turns_F - low) / (high - low), 0, 1)
+            return frequency_F * (keep_F + (1 - keep_F) / factor)
+        return frequency_F
+
+    return Position(rotate=functools.partial(rotate, fraction=fraction, frequencies=frequencies))
 
 
 def rotate(
-    x_BTHK: Array, pos_BT: Array, *, base: float, fraction: float, scaling: str, factor: float
+    x_BTHK: Array, pos_BT: Array, *, fraction: float, frequencies: Callable[[int], np.ndarray]
 ) -> Array:
     """Pair feature i with i + n/2 of the n turned ones, as LLaMA's published weights do."""
     turned = int(x_BTHK.shape[-1] * fraction)
@@ -87,21 +108,19 @@ def rotate(
             f"rotary turns pairs: fraction={fraction} of head width {x_BTHK.shape[-1]} "
             f"is {turned} features, which must be even"
         )
-    pos_BT = pos_BT.astype(F32)
-    if scaling == "linear":
-        pos_BT /= factor
-    if scaling == "ntk" and turned > 2:
-        base *= factor ** (turned / (turned - 2))
-    angle_BT1F = _angles(pos_BT, turned, base)[:, :, None]
+    angle_BT1F = _angles(pos_BT, frequencies(turned))[:, :, None]
     cos, sin = jnp.cos(angle_BT1F), jnp.sin(angle_BT1F)
     a, b, rest = jnp.split(x_BTHK.astype(F32), [turned // 2, turned], axis=-1)
     out = jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
     return out.astype(x_BTHK.dtype)
 
 
-def _angles(pos_BT: Array, width: int, base: float) -> Array:
-    """p / base^(2i/width) for each pair i of features, with float64 frequencies."""
-    frequency_F = base ** (-np.arange(0, width, 2) / width)
+def _frequencies(width: int, base: float) -> np.ndarray:
+    """1 / base^(2i/width) for each pair i of features, in float64."""
+    return base ** (-np.arange(0, width, 2) / width)
+
+
+def _angles(pos_BT: Array, frequency_F: np.ndarray) -> Array:
     return pos_BT.astype(F32)[..., None] * jnp.asarray(frequency_F, F32)[None, None]
 
 
