@@ -32,8 +32,10 @@ IDEA = """
 
 
     def get_config(score="near"):
-        return ConfigDict({"attention": {"heads": 2, "head_width": 8, "score": score,
-                                         "mask": "causal"}})
+        return ConfigDict({"model": {"family": "decoder", "vocab": 12, "width": 16, "layers": 1,
+                                     "max_length": 12, "position": {"scheme": "sinusoidal"},
+                                     "attention": {"heads": 2, "score": score},
+                                     "feedforward": {"width": 16}}})
 """
 
 
@@ -54,37 +56,42 @@ def write(tmp_path, monkeypatch):
         table.update(kept[name])
 
 
+def model(loaded):
+    return build.model(build.spec(build.fill(loaded)))
+
+
 def test_a_score_of_ones_own_trains_without_touching_the_library(write):
     """One function, one table line, one config value: here it learns to look one step back."""
-    loaded = config.load(write(IDEA))
-    layer, mask = build.attention(loaded.attention)
-    assert layer.score is SCORES["near"]
-    x = jax.random.normal(jax.random.key(0), (16, 12, 16))
-    target = jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
-    # A token's own place, so that "one step back" can be learned.
-    x = x + jnp.sin(jnp.arange(12.0)[None, :, None] * 1.3 ** -jnp.arange(16.0)[None, None])
-    params = start = layer.init(jax.random.key(1), x, mask=mask)
+    module = model(config.load(write(IDEA)))
+    tokens = jax.random.randint(jax.random.key(0), (16, 12), 0, 12)
+    before = jnp.roll(tokens, 1, axis=1)
+    params = start = module.init(jax.random.key(1), tokens)["params"]
     optimizer = optax.adam(1e-2)
 
     @jax.jit
     def step(params, state):
-        loss = lambda p: jnp.mean(jnp.square(layer.apply(p, x, mask=mask) - target)[:, 1:])
+        def loss(params):
+            logits = module.apply({"params": params}, tokens)
+            each = optax.softmax_cross_entropy_with_integer_labels(logits, before)
+            return jnp.mean(each[:, 1:])
+
         value, grads = jax.value_and_grad(loss)(params)
         updates, state = optimizer.update(grads, state)
         return optax.apply_updates(params, updates), state, value
 
     state, losses = optimizer.init(params), []
-    for _ in range(300):
+    for _ in range(200):
         params, state, loss = step(params, state)
         losses.append(float(loss))
     assert losses[-1] < 0.5 * losses[0]
+    layer = lambda params: params["decoder"]["layers"]["attention"]
     for name in ("score_w_HKJ", "score_slope_H"):
-        assert np.any(params["params"][name] != start["params"][name])
+        assert np.any(layer(params)[name] != layer(start)[name])
 
 
 def test_arguments_of_get_config(write):
     path = write(IDEA)
-    assert config.load(f"{path}:dot").attention.score == "dot"
+    assert config.load(f"{path}:dot").model.attention.score == "dot"
     plain = write(
         "from ml_collections import ConfigDict\nget_config = lambda: ConfigDict()", "b.py"
     )
@@ -97,7 +104,7 @@ def test_arguments_of_get_config(write):
 
 def test_configs_are_locked(write):
     with pytest.raises(AttributeError, match="did you mean|Did you mean"):
-        config.load(write(IDEA)).attention.haeds = 3
+        config.load(write(IDEA)).model.attention.haeds = 3
 
 
 def test_loading_twice_is_fine_and_an_edit_counts(write):
@@ -126,12 +133,16 @@ def test_every_table_takes_new_entries(write):
         POSITIONS = {"steep": steep}
 
         def get_config():
-            return ConfigDict({"heads": 2, "head_width": 4, "mask": "causal & ~even",
-                               "normalizer": "relu", "position": "steep(slope=0.5)"})
+            return ConfigDict({"model": {
+                "family": "decoder", "vocab": 9, "width": 8, "layers": 1, "max_length": 6,
+                "mask": "causal & ~even", "position": {"scheme": "steep(slope=0.5)"},
+                "attention": {"heads": 2, "normalizer": "relu"}, "feedforward": {"width": 8}}})
     """)  # fmt: skip
-    layer, mask = build.attention(config.load(path))
-    x = jax.random.normal(jax.random.key(0), (1, 6, 8))
-    _, weights = layer.init_with_output(jax.random.key(1), x, mask=mask, return_weights=True)[0]
+    tokens = jnp.arange(6)[None]
+    (_, made), _ = model(config.load(path)).init_with_output(
+        jax.random.key(1), tokens, want=("weights",)
+    )
+    weights = made["weights_NBHTS"]
     shown = np.subtract.outer(np.arange(6), np.arange(6))
     assert not np.any(np.asarray(weights)[..., (shown < 0) | (shown % 2 == 0)])
     assert np.any(weights)
@@ -181,9 +192,26 @@ class TestCommandLine:
         assert self.default.a.b == 1
 
     def test_a_file_and_overrides(self, write):
-        argv = [f"--config={write(IDEA)}:dot", "--config.attention.heads=4"]
+        argv = [f"--config={write(IDEA)}:dot", "--config.model.attention.heads=4"]
         got = config.from_command_line(argv, self.default)
-        assert (got.attention.score, got.attention.heads) == ("dot", 4)
+        assert (got.model.attention.score, got.model.attention.heads) == ("dot", 4)
+
+    def test_keys_left_to_their_defaults_can_be_overridden(self, write):
+        argv = [f"--config={write(IDEA)}", "--config.model.attention.kv_heads=1",
+                "--config.model.attention.cap=30", "--config.model.norm.place=post",
+                "--config.model.dropout.residual=0.1"]  # fmt: skip
+        spec = build.spec(config.from_command_line(argv, fill=build.fill))
+        assert (spec.attention.kv_heads, spec.attention.cap) == (1, 30.0)
+        assert (spec.norm.place, build.rates(spec)) == ("post", {"residual": 0.1})
+
+    def test_a_config_of_its_own_is_needed_where_there_is_no_default(self):
+        with pytest.raises(UserError, match="which config. Write --config=FILE"):
+            config.from_command_line([])
+
+    def test_mistakes_in_a_file_name_the_file(self, write):
+        path = write(IDEA.replace('"layers": 1', '"layer": 1'))
+        with pytest.raises(UserError, match=r"idea.py: unknown key 'model.layer'; did you mean"):
+            config.from_command_line([f"--config={path}"], fill=build.fill)
 
     def test_fields_that_may_be_empty(self):
         default = ConfigDict({"cap": placeholder(float)})
@@ -241,27 +269,23 @@ def test_specs_that_cannot_be_are_named(tree, message):
         config.to_spec(Outer, ConfigDict(tree))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"haeds": 2}, "unknown key 'attention.haeds'; did you mean 'heads'"),
-        ({"score": "adative"}, "unknown attention.score 'adative'; did you mean 'additive'"),
-        ({"kv_heads": 3}, "attention: kv_heads=3 must divide heads=4"),
-        ({"heads": 0}, "attention: heads=0, head_width=8: at least 1 each"),
-        ({"cap": -1.0}, "attention: cap -1.0 must be above 0"),
-        ({"score": "static"}, "attention: .*maximum key length. has no size"),
-        ({"share_qk": True, "kv_heads": 2}, "attention: share_qk needs"),
-        ({"position": "rotary", "head_width": 7}, "attention: rotary turns pairs"),
-        ({"position": "learned"}, "attention: .*give it to PositionTable"),
-        ({"position": "rotary | alibi"}, "only masks join with"),
-        ({"mask": "padding"}, "attention.mask 'padding' needs valid_BS, an array: the batch"),
-        ({"mask": "global_tokens(count=1.5)"}, "count=1.5 must be a whole number"),
-        ({"implementation": "fused", "score": "distance"}, "attention: .*cannot do scores other"),
-        ({"mask": "windw(left=3)"}, "unknown attention.mask 'windw'; did you mean 'window'"),
-        ({"position": "rotary(bas=3)"}, "attention.position 'rotary' has no option 'bas'"),
-        ({"implementation": "blokwise"}, "did you mean 'blockwise'"),
-    ],
-)
-def test_attention_that_cannot_be_is_named(change, message):
-    with pytest.raises(UserError, match=message):
-        build.attention(ConfigDict({"heads": 4, "head_width": 8} | change))
+def test_from_spec_undoes_to_spec():
+    spec = Outer(Inner(3), ("a",), True)
+    filled = config.from_spec(spec)
+    assert config.to_spec(Outer, filled) == spec
+    filled.inner.rate = 0.5
+    assert config.to_spec(Outer, filled).inner.rate == 0.5
+
+
+def test_json_configs(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"inner": {"size": 3}, "names": ["a"]}')
+    assert config.to_spec(Outer, config.load(str(path))) == Outer(Inner(3), ("a",))
+    path.write_text("[]")
+    with pytest.raises(UserError, match="holds a list, not a config"):
+        config.load(str(path))
+    path.write_text("{")
+    with pytest.raises(UserError, match="config.json is not JSON"):
+        config.load(str(path))
+    with pytest.raises(UserError, match="no file .*nowhere.json"):
+        config.load("nowhere.json")

@@ -1,5 +1,6 @@
 """The command line: verbs only. Nothing heavy is imported until a verb needs it."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -10,7 +11,10 @@ tfm: does this change to a sequence model help, and how sure are we?
   tfm VERB [--config=FILE.py[:ARGUMENT]] [--config.KEY=VALUE …]
 
 verbs
+  describe           a model as a tree: parameters, FLOPs, memory
+  import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
+  bench compile      compile time of scanned and unrolled layers
   version            the versions of tfm and of what it stands on
 
   tfm VERB --help    what a verb does, and the keys of its config
@@ -19,9 +23,10 @@ verbs
 
 def bench(argv: Sequence[str]) -> None:
     from tfm.bench import attention
+    from tfm.bench import compile as compile_time
     from tfm.names import UserError, pick
 
-    benches = {"attention": attention.main}
+    benches = {"attention": attention.main, "compile": compile_time.main}
     if argv and argv[0] in HELP:
         print(f"tfm bench WHAT: measure one of: {', '.join(benches)}\n  tfm bench WHAT --help")
         return
@@ -41,7 +46,31 @@ def version(argv: Sequence[str]) -> None:
         print(package, metadata.version(package))
 
 
-VERBS: dict[str, Callable[[Sequence[str]], None]] = {"bench": bench, "version": version}
+def describe(argv: Sequence[str]) -> None:
+    from tfm.inspect.describe import main
+
+    main(argv)
+
+
+def import_weights(argv: Sequence[str]) -> None:
+    from tfm.interop.folder import main_import
+
+    main_import(argv)
+
+
+def export_weights(argv: Sequence[str]) -> None:
+    from tfm.interop.folder import main_export
+
+    main_export(argv)
+
+
+VERBS: dict[str, Callable[[Sequence[str]], None]] = {
+    "bench": bench,
+    "describe": describe,
+    "export": export_weights,
+    "import": import_weights,
+    "version": version,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,6 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
 
 

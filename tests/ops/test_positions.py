@@ -77,7 +77,7 @@ class TestRotary:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"scaling": "yarn"}, "'linear' or 'ntk'"),
+            ({"scaling": "yarn"}, "'ntk' or 'llama3'"),
             ({"factor": 2.0}, "does nothing"),
             ({"fraction": 0.0}, "0 < fraction"),
         ],

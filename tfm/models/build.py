@@ -10,14 +10,35 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from tfm.config import from_spec, to_spec
-from tfm.models import decoder, encoder, encoder_decoder
-from tfm.models.spec import FAMILIES, EncoderDecoderSpec, ModelSpec
+from tfm.models import (
+    bag,
+    convolution,
+    decoder,
+    encoder,
+    encoder_decoder,
+    recurrent,
+    seq2seq,
+    word2vec,
+)
+from tfm.models.spec import (
+    FAMILIES,
+    EncoderDecoderSpec,
+    ModelSpec,
+    RecurrentSpec,
+    SeqToSeqSpec,
+    Word2VecSpec,
+)
 from tfm.names import UserError, pick
 
 MAKERS: dict[str, Any] = {
     "encoder": encoder.make,
     "decoder": decoder.make,
     "encoder_decoder": encoder_decoder.make,
+    "recurrent": recurrent.make,
+    "seq2seq": seq2seq.make,
+    "word2vec": word2vec.make,
+    "bag": bag.make,
+    "convolution": convolution.make,
 }
 
 
@@ -54,8 +75,14 @@ def example(what: ModelSpec, batch: int, length: int) -> dict[str, jax.ShapeDtyp
     """The shapes of what the model is called with."""
     text = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     match what:
-        case EncoderDecoderSpec():
+        case EncoderDecoderSpec() | SeqToSeqSpec():
             return {"source_BS": text, "target_BT": text}
+        case RecurrentSpec(shape="1:N", vector=int(width)):
+            vector = jax.ShapeDtypeStruct((batch, width), jnp.float32)
+            return {"tokens_BT": text, "vector_BD": vector}
+        case Word2VecSpec(kind=kind):
+            words = (batch, 1 if kind == "skip_gram" else length)
+            return {"words_BC": jax.ShapeDtypeStruct(words, jnp.int32)}
     return {"tokens_BT": text}
 
 

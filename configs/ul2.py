@@ -1,0 +1,28 @@
+"""UL2: T5's encoder–decoder with SwiGLU, trained on a mixture of denoisers.
+
+Tay et al. 2023, "UL2: Unifying Language Learning Paradigms".
+
+  tfm describe --config=configs/ul2.py:20b
+
+prints 19,459,613,696 parameters, as many as transformers counts. Sizes: tiny, base, 20b.
+"""
+
+import pathlib
+
+from tfm.config import load
+from tfm.names import pick
+
+SIZES = {"tiny": "tiny", "base": "v1_1_base", "20b": "v1_1_xxl"}  # and the T5 that each starts from
+
+
+def get_config(size="base"):
+    start = pick(SIZES, size, "size")
+    config = load(f"{pathlib.Path(__file__).with_name('t5.py')}:{start}").unlock()
+    model = config.model
+    model.feedforward.kind = "swiglu"
+    model.tied, model.scale_head = True, False
+    if size == "20b":
+        model.layers = 32
+        model.attention.heads, model.attention.head_width = 16, 256
+        model.feedforward.width = 16384
+    return config

@@ -1,0 +1,344 @@
+"""The three Transformer families, from their configs."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from ml_collections import ConfigDict
+
+from tfm.layers.stack import scanned, unrolled
+from tfm.models import build
+from tfm.names import UserError
+from tfm.ops.dropout import Dropouts
+from tfm.ops.scores import SCORES
+
+SMALL = {
+    "vocab": 13,
+    "width": 16,
+    "layers": 2,
+    "max_length": 12,
+    "attention": {"heads": 4},
+    "feedforward": {"width": 24},
+}
+TOKENS = jax.random.randint(jax.random.key(0), (2, 7), 0, 13)
+SOURCE = jax.random.randint(jax.random.key(1), (2, 9), 0, 13)
+DROPS = Dropouts(
+    {"embedding": 0.1, "attention": 0.1, "residual": 0.1, "feedforward": 0.2}, jax.random.key(5)
+)
+
+
+def make(family, **changes):
+    tree = ConfigDict({"model": {**SMALL, "family": family, **changes}})
+    spec = build.spec(build.fill(tree))
+    return build.model(spec), spec
+
+
+def init(module, *args):
+    """Random weights, made without a compilation; none hides behind its zeros or ones."""
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *args)["params"]
+    rng = np.random.default_rng(0)
+
+    def weight(path, leaf):
+        fan = np.prod(leaf.shape[-2:]) ** 0.5 if len(leaf.shape) > 1 else 4.0
+        x = rng.normal(size=leaf.shape).astype(np.float32) / fan**0.5
+        return jnp.asarray(x + ("scale" in jax.tree_util.keystr(path)))
+
+    return jax.tree_util.tree_map_with_path(weight, shapes)
+
+
+def call(module, params, *args, want=(), method=None, **options):
+    run = lambda params, args, options: module.apply(
+        {"params": params}, *args, want=want, method=method, **options
+    )
+    return jax.jit(run)(params, args, options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "dropouts", "others"),
+    [
+        ("encoder_decoder", None, [{"remat": "full"}, {"scan": False}]),
+        ("decoder", DROPS, [{"remat": "dots"}, {"scan": False, "remat": "full"}]),
+    ],
+)
+def test_scanned_unrolled_and_rematerialised_layers_agree(family, dropouts, others):
+    args = (SOURCE, TOKENS) if family == "encoder_decoder" else (TOKENS,)
+
+    def run(params, **changes):
+        module, _ = make(family, position={"scheme": "relative"}, **changes)
+        apply = lambda params: module.apply({"params": params}, *args, dropouts=dropouts)
+        return jax.jit(jax.value_and_grad(lambda params: jnp.sum(jnp.sin(apply(params)))))(params)
+
+    params = init(make(family, position={"scheme": "relative"})[0], *args)
+    apart = unrolled(params)
+    assert set(apart["decoder"]) == {"layer_0", "layer_1", "norm", "position_w_UH"}
+    jax.tree.map(np.testing.assert_array_equal, scanned(apart), params)
+    value, grads = run(params)
+    for changes in others:
+        separate = changes.get("scan") is False
+        other_value, other_grads = run(apart if separate else params, **changes)
+        np.testing.assert_allclose(other_value, value, rtol=1e-5)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-4),
+            scanned(other_grads) if separate else other_grads,
+            grads,
+        )
+
+
+def test_an_unrolled_model_has_the_parameters_of_an_unrolled_tree():
+    shapes = lambda module: jax.tree.map(
+        jnp.shape, jax.eval_shape(module.init, jax.random.key(0), TOKENS)["params"]
+    )
+    one, other = (make("decoder", scan=scan)[0] for scan in (True, False))
+    zeros = jax.tree.map(jnp.zeros, shapes(one), is_leaf=lambda x: isinstance(x, tuple))
+    assert jax.tree.map(jnp.shape, unrolled(zeros)) == shapes(other)
+
+
+def test_causality_by_gradient():
+    """Each token of the row has a vector of its own, whose gradient tells who looked at it."""
+    module, _ = make("decoder", position={"scheme": "rotary"}, tied=False)
+    tokens = jnp.arange(7)[None]
+    params = init(module, tokens)
+
+    def states(table):
+        held = {**params, "embed": {"token": {"embedding": table}}}
+        return module.apply({"params": held}, tokens)[0].sum(-1)
+
+    jacobian = jax.jit(jax.jacrev(states))(params["embed"]["token"]["embedding"])
+    seen = np.abs(jacobian).sum(-1)[:, :7] > 1e-7
+    np.testing.assert_array_equal(seen, np.tri(7, dtype=bool))
+
+
+def test_a_prefix_sees_itself():
+    module, _ = make("decoder", position={"scheme": "rotary"})
+    params = init(module, TOKENS)
+    prefix = jnp.array([3, 0])
+    _, made = call(module, params, TOKENS, prefix_B=prefix, want=("weights",))
+    seen = np.asarray(made["weights_NBHTS"])[0, :, 0] > 0
+    for row, length in enumerate((3, 0)):
+        wanted = np.tri(7, dtype=bool)
+        wanted[:, :length] = True
+        np.testing.assert_array_equal(seen[row], wanted)
+
+
+@pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "rotary", "alibi", "relative"])
+def test_padding_and_packing_change_nothing(scheme):
+    module, _ = make("decoder", position={"scheme": scheme})
+    params = init(module, TOKENS)
+    apply = functools.partial(call, module, params)
+    alone = apply(TOKENS)
+    padded = jnp.concatenate([TOKENS, jnp.full((2, 3), 7)], axis=1)
+    valid = jnp.broadcast_to(jnp.arange(10)[None] < 7, (2, 10))
+    np.testing.assert_allclose(apply(padded, valid_BT=valid)[:, :7], alone, atol=2e-5)
+    packed = jnp.concatenate([TOKENS[:1, :5], TOKENS[1:]], axis=1)
+    pos = jnp.concatenate([jnp.arange(5), jnp.arange(7)])[None]
+    segment = jnp.repeat(jnp.arange(2), np.array([5, 7]))[None]
+    got = apply(packed, pos_BT=pos, segment_BT=segment)
+    np.testing.assert_allclose(got[0, :5], alone[0, :5], atol=2e-5)
+    np.testing.assert_allclose(got[0, 5:], alone[1], atol=2e-5)
+
+
+def test_packed_pairs():
+    module, _ = make("encoder_decoder", position={"scheme": "sinusoidal"})
+    params = init(module, SOURCE, TOKENS)
+    apply = functools.partial(call, module, params)
+    alone = apply(SOURCE[:, :5], TOKENS[:, :4])
+    pack = lambda x, n: x[:, :n].reshape(1, -1)
+    at = lambda n: jnp.tile(jnp.arange(n), 2)[None]
+    who = lambda n: jnp.repeat(jnp.arange(2), n)[None]
+    got = apply(
+        pack(SOURCE, 5), pack(TOKENS, 4), source_pos_BS=at(5), target_pos_BT=at(4),
+        source_segment_BS=who(5), target_segment_BT=who(4),
+    )  # fmt: skip
+    np.testing.assert_allclose(got.reshape(2, 4, -1), alone, atol=2e-5)
+    with pytest.raises(UserError, match="source and target, or neither"):
+        apply(SOURCE, TOKENS, target_segment_BT=jnp.zeros((2, 7), int))
+
+
+def test_encoding_and_decoding_apart():
+    module, _ = make("encoder_decoder")
+    params = init(module, SOURCE, TOKENS)
+    valid = jnp.arange(9)[None] < jnp.array([[9], [5]])
+    whole = call(module, params, SOURCE, TOKENS, source_valid_BS=valid)
+    states, _ = call(module, params, SOURCE, valid_BS=valid, method="encode")
+    logits, _ = call(module, params, TOKENS, states, source_valid_BS=valid, method="decode")
+    np.testing.assert_allclose(logits, whole, atol=1e-6)
+
+
+def test_intermediates_by_name():
+    module, _ = make("encoder_decoder", scan=False, decoder_layers=3)
+    params = init(module, SOURCE, TOKENS)
+    logits, made = call(module, params, SOURCE, TOKENS, want=("states", "weights"))
+    assert jax.tree.map(jnp.shape, made) == {
+        "encoder": {
+            "embedding_BTD": (2, 9, 16),
+            "states_NBTD": (2, 2, 9, 16),
+            "weights_NBHTS": (2, 2, 4, 9, 9),
+        },
+        "decoder": {
+            "embedding_BTD": (2, 7, 16),
+            "states_NBTD": (3, 2, 7, 16),
+            "weights_NBHTS": (3, 2, 4, 7, 7),
+            "cross_weights_NBHTS": (3, 2, 4, 7, 9),
+        },
+    }
+    plain = call(module, params, SOURCE, TOKENS)
+    np.testing.assert_allclose(logits, plain, atol=1e-5)
+    scans, _ = make("encoder_decoder", decoder_layers=3)
+    again = call(scans, scanned(params), SOURCE, TOKENS, want=("states", "weights"))
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)
+    jax.tree.map(close, again, (logits, made))
+    with pytest.raises(UserError, match="nothing is called 'weight' here; did you mean 'weights'"):
+        call(module, params, SOURCE, TOKENS, want=("weight",))
+    with pytest.raises(UserError, match=r"want='states' must be a tuple"):
+        call(module, params, SOURCE, TOKENS, want="states")
+
+
+@pytest.mark.parametrize("score", [*SCORES, "none"])
+def test_one_config_value_changes_the_score_in_every_family(score):
+    for family, args in {
+        "encoder": (TOKENS,),
+        "decoder": (TOKENS,),
+        "encoder_decoder": (SOURCE, TOKENS),
+    }.items():
+        module, _ = make(family, attention={"heads": 4, "score": score}, layers=1)
+        tree = jax.eval_shape(module.init, jax.random.key(0), *args)["params"]
+        names = {
+            jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        assert any("['attention']" in name for name in names) == (score != "none")
+        if score != "none" and SCORES[score].params:
+            count = 3 if family == "encoder_decoder" else 1
+            assert sum("score_" in name for name in names) == count * len(SCORES[score].params)
+
+
+def test_positions_concatenated_take_their_width_from_the_model():
+    position = {"scheme": "learned", "join": "concatenate", "width": 6}
+    module, _ = make("decoder", position=position, tied=False)
+    tree = jax.eval_shape(module.init, jax.random.key(0), TOKENS)["params"]
+    assert tree["embed"]["token"]["embedding"].shape == (13, 10)
+    assert tree["decoder"]["table"]["table_w_LD"].shape == (12, 6)
+    with pytest.raises(UserError, match="the head cannot be tied"):
+        make("decoder", position=position)
+
+
+def test_position_parameters_are_shared_or_not():
+    shapes = lambda share: jax.eval_shape(
+        make("decoder", position={"scheme": "relative", "share": share})[0].init,
+        jax.random.key(0),
+        TOKENS,
+    )["params"]["decoder"]
+    assert shapes(True)["position_w_UH"].shape == (32, 4)
+    assert shapes(False)["layers"]["attention"]["position_w_UH"].shape == (2, 32, 4)
+
+
+def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
+    module, _ = make("decoder", dtype="bfloat16", position={"scheme": "learned"})
+    params = init(module, TOKENS)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    logits, made = call(module, params, TOKENS, want=("states",))
+    assert (logits.dtype, made["states_NBTD"].dtype) == (jnp.float32, jnp.bfloat16)
+    exact = call(make("decoder", position={"scheme": "learned"})[0], params, TOKENS)
+    assert np.linalg.norm(logits - exact) < 0.03 * np.linalg.norm(exact)
+
+
+def test_where_weights_begin():
+    def std(tree, *path):
+        for name in path:
+            tree = tree[name]
+        return float(np.std(tree))
+
+    initial = {"kernel": "normal(stddev=0.02)", "embedding": "normal(stddev=0.5)", "by_depth": True}
+    wide = {"width": 64, "attention": {"heads": 4}, "feedforward": {"width": 256}, "layers": 8}
+    module, _ = make("decoder", **wide, initial=initial)
+    params = module.init(jax.random.key(0), TOKENS)["params"]
+    layers = params["decoder"]["layers"]
+    assert std(params, "embed", "token", "embedding") == pytest.approx(0.5, rel=0.1)
+    assert std(layers, "feedforward", "up", "kernel") == pytest.approx(0.02, rel=0.05)
+    assert std(layers, "feedforward", "down", "kernel") == pytest.approx(0.02 / 4, rel=0.05)
+    assert std(layers, "attention", "out", "kernel") == pytest.approx(0.02 / 4, rel=0.05)
+    module, _ = make("decoder", **wide, initial={"small_query": True})
+    layers = module.init(jax.random.key(0), TOKENS)["params"]["decoder"]["layers"]
+    assert std(layers, "attention", "query", "kernel") == pytest.approx(64**-0.5 / 4, rel=0.05)
+    assert std(layers, "attention", "key", "kernel") == pytest.approx(64**-0.5, rel=0.05)
+    each = np.asarray(layers["attention"]["key"]["kernel"])
+    assert not np.any(each[0] == each[1])  # layers begin apart
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("decoder", {"num_layer": 3}, r"unknown key 'model.num_layer'; did you mean 'layers'"),
+        ("decoder", {"feedforward": {"width": 8, "kind": "swigul"}},
+         "unknown model.feedforward.kind 'swigul'; did you mean 'swiglu'"),
+        ("decoder", {"width": 64, "attention": {"heads": 5}},
+         r"model.attention.heads=5 does not divide model.width=64; did you mean .*heads=4\?"),
+        ("decoderr", {}, "unknown model.family 'decoderr'; did you mean 'decoder'"),
+        ("decoder", {"attention": {"heads": 4, "haeds": 4}}, "did you mean 'heads'"),
+        ("decoder", {"attention": {"heads": 4, "score": "adative"}},
+         "unknown model.attention.score 'adative'; did you mean 'additive'"),
+        ("decoder", {"attention": {"heads": 4, "kv_heads": 3}}, "kv_heads=3 must divide heads=4"),
+        ("decoder", {"attention": {"heads": 0}}, "model.attention.heads=0 must be at least 1"),
+        ("decoder", {"attention": {"heads": 4, "cap": -1.0}}, "model: cap -1.0 must be above 0"),
+        ("decoder", {"attention": {"heads": 4, "share_qk": True, "kv_heads": 2}}, "share_qk needs"),
+        ("decoder", {"attention": {"heads": 4, "implementation": "blokwise"}},
+         "did you mean .blockwise"),
+        ("decoder", {"attention": {"heads": 4, "implementation": "fused", "score": "distance"}},
+         "model: .*cannot do scores other"),
+        ("decoder", {"attention": {"heads": 4, "head_width": 3}, "position": {"scheme": "rotary"}},
+         "model: rotary turns pairs"),
+        ("decoder", {"position": {"scheme": "rotary | alibi"}}, "only masks join with"),
+        ("decoder", {"position": {"scheme": "rotary(bas=3)"}},
+         "model.position.scheme 'rotary' has no option 'bas'"),
+        ("decoder", {"position": {"scheme": "sinusoidal", "join": "ad"}}, "did you mean 'add'"),
+        ("decoder", {"mask": "padding"}, "model.mask .padding. needs valid_BS, an array: the"),
+        ("decoder", {"mask": "windw(left=3)"}, "unknown model.mask 'windw'; did you mean 'window'"),
+        ("decoder", {"norm": {"kind": "layers"}}, "unknown model.norm.kind .*did you mean 'layer'"),
+        ("decoder", {"norm": {"place": "pree"}}, "unknown model.norm.place .*did you mean 'pre'"),
+        ("decoder", {"remat": "ful"}, "unknown model.remat 'ful'; did you mean 'full'"),
+        ("decoder", {"dtype": "float23"}, "unknown model.dtype 'float23'; did you mean 'float32'"),
+        ("decoder", {"initial": {"kernel": "xavier"}}, "unknown model.initial.kernel 'xavier'"),
+        ("decoder", {"layers": -1}, "model.layers=-1 must be at least 1"),
+        ("decoder", {"vocab": "13"}, "model.vocab must be int, not '13'"),
+        ("decoder", {"attention": {"heads": 4, "score": "none"},
+                     "feedforward": {"width": 8, "kind": "none"}}, "nothing is left of a layer"),
+        ("encoder", {"heads": ("mask_lm",)}, "unknown model.heads entry 'mask_lm'; .*'masked_lm'"),
+        ("encoder", {"heads": ("classify",)}, "model.classes is missing"),
+        ("encoder", {"heads": ("tag",), "classes": 3, "pooler": True}, "'tag' reads the states"),
+        ("encoder_decoder", {"decoder_scheme": "rotery"},
+         "unknown model.decoder_scheme 'rotery'; did you mean 'rotary'"),
+        ("encoder_decoder", {"decoder_mask": "casual"}, "did you mean 'causal'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_named(family, changes, message):
+    with pytest.raises(UserError, match=message):
+        make(family, **changes)
+
+
+def test_a_config_without_a_model_is_named():
+    with pytest.raises(UserError, match="no 'model'"):
+        build.spec(ConfigDict({"modle": {}}))
+    with pytest.raises(UserError, match="missing key 'model.family', one of: encoder, decoder"):
+        build.spec(ConfigDict({"model": {}}))
+    with pytest.raises(UserError, match="missing key 'model.vocab'"):
+        build.spec(ConfigDict({"model": {"family": "decoder"}}))
+
+
+def test_bad_calls_are_named():
+    module, _ = make("encoder")
+    params = init(module, TOKENS)
+    with pytest.raises(UserError, match="tokens_BT must have 2 axes"):
+        call(module, params, TOKENS[0])
+    with pytest.raises(UserError, match="tokens_BT must be whole numbers"):
+        call(module, params, TOKENS * 1.0)
+    with pytest.raises(UserError, match="the model has types=0"):
+        call(module, params, TOKENS, types_BT=TOKENS)
+
+
+def test_specs_are_hashable_and_comparable():
+    _, spec = make("decoder")
+    assert hash(spec) == hash(dataclasses.replace(spec))
+    assert spec != dataclasses.replace(spec, layers=3)

@@ -1,0 +1,226 @@
+"""Small models that both sides can build: settings as in a `config.json`, weights from names.
+
+The weights are a function of a tensor's name and shape, so that a golden file holds none.
+"""
+
+import pathlib
+import zlib
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from tfm.interop.convert import from_huggingface, from_tensors, to_huggingface, to_tensors
+from tfm.interop.names import Pair, linear, norm
+from tfm.models import build
+from tfm.models.spec import (
+    AttentionSpec,
+    EncoderDecoderSpec,
+    FeedForwardSpec,
+    NormSpec,
+    PositionSpec,
+)
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+LENGTH, SOURCE, VOCAB = 7, 9, 23
+GPT2 = dict(
+    model_type="gpt2", vocab_size=VOCAB, n_embd=12, n_layer=2, n_positions=11, n_head=4,
+    activation_function="gelu_new",
+)  # fmt: skip
+LLAMA = dict(
+    model_type="llama", vocab_size=VOCAB, hidden_size=12, intermediate_size=20,
+    num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=4,
+    max_position_embeddings=65, hidden_act="silu", rms_norm_eps=1e-5,
+)  # fmt: skip
+BERT = dict(
+    model_type="bert", vocab_size=VOCAB, hidden_size=12, num_hidden_layers=2,
+    num_attention_heads=4, intermediate_size=20, max_position_embeddings=11, type_vocab_size=2,
+    hidden_act="gelu", layer_norm_eps=1e-12, id2label={"0": "a", "1": "b", "2": "c"},
+)  # fmt: skip
+T5 = dict(
+    model_type="t5", vocab_size=VOCAB, d_model=12, d_kv=5, d_ff=20, num_layers=2,
+    num_decoder_layers=3, num_heads=4, relative_attention_num_buckets=8,
+    relative_attention_max_distance=6,
+)  # fmt: skip
+LLAMA3 = dict(
+    rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)  # fmt: skip
+TORCH = dict(model_type="torch", d_model=12, nhead=4, dim_feedforward=20, layers=2)
+CASES = {  # name → architecture, config
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2_untied": (
+        "GPT2LMHeadModel",
+        GPT2 | dict(tie_word_embeddings=False, n_inner=18, activation_function="gelu"),
+    ),
+    "llama": ("LlamaForCausalLM", LLAMA | dict(tie_word_embeddings=False)),
+    "llama_linear_old_form": (
+        "LlamaForCausalLM",
+        LLAMA | dict(rope_theta=500.0, rope_scaling=dict(type="linear", factor=3.0),
+                     tie_word_embeddings=True),
+    ),
+    "llama3_old_form": ("LlamaForCausalLM", LLAMA | dict(rope_theta=900.0, rope_scaling=LLAMA3)),
+    "llama3_new_form": (
+        "LlamaForCausalLM",
+        LLAMA | dict(rope_parameters=LLAMA3 | dict(rope_theta=900.0), attention_bias=True,
+                     mlp_bias=True),
+    ),
+    "bert_states": ("BertModel", BERT),
+    "bert_masked_lm": ("BertForMaskedLM", BERT),
+    "bert_pretraining": ("BertForPreTraining", BERT | dict(hidden_act="gelu_new")),
+    "bert_pair": ("BertForNextSentencePrediction", BERT | dict(hidden_act="relu")),
+    "bert_classify": ("BertForSequenceClassification", BERT),
+    "bert_tag": ("BertForTokenClassification", BERT),
+    "t5": ("T5ForConditionalGeneration", T5 | dict(tie_word_embeddings=True)),
+    "t5_v1_1": (
+        "T5ForConditionalGeneration",
+        T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-gelu"),
+    ),
+    "ul2": (
+        "T5ForConditionalGeneration",
+        T5 | dict(tie_word_embeddings=False, feed_forward_proj="gated-silu"),
+    ),
+    "transformer": ("torch.nn.Transformer", TORCH | dict(norm_first=False, activation="relu")),
+    "transformer_pre": ("torch.nn.Transformer", TORCH | dict(norm_first=True, activation="gelu")),
+}  # fmt: skip
+
+
+def weight(name, shape):
+    """Any numbers will do that a slip would not survive; scales stay near 1."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    x = rng.normal(size=shape).astype(np.float32)
+    if "norm" in name.lower() or "ln_" in name:
+        return 0.2 * x + ("bias" not in name)
+    return x / np.float32(np.sqrt(shape[-1])) if len(shape) > 1 else 0.3 * x
+
+
+def inputs(config):
+    """A padded batch of odd lengths, as our models name it."""
+    rng = np.random.default_rng(0)
+    valid = np.arange(LENGTH)[None] < np.array([[5], [LENGTH]])
+    tokens = rng.integers(1, VOCAB, (2, LENGTH))  # their embedding learns nothing for token 0
+    if config["model_type"] in ("t5", "torch"):
+        source_valid = np.arange(SOURCE)[None] < np.array([[SOURCE], [6]])
+        return {
+            "source_BS": rng.integers(1, VOCAB, (2, SOURCE)),
+            "target_BT": tokens,
+            "source_valid_BS": source_valid,
+            "target_valid_BT": valid,
+        }
+    found = {"tokens_BT": tokens, "valid_BT": valid}
+    if config["model_type"] == "bert":
+        found["types_BT"] = (np.arange(LENGTH)[None] > np.array([[2], [3]])).astype(int)
+    return found
+
+
+def target(name, shape):
+    """What an output is wanted to be: the class of each row, or for states a direction."""
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    if name in ("states", "pooled"):
+        return rng.normal(size=shape).astype(np.float32)
+    return rng.integers(0, shape[-1], shape[:-1])
+
+
+def counted(outputs, valid):
+    """Which rows of an output count: all that are no padding."""
+    return {
+        name: valid if x.ndim == 3 else np.ones(x.shape[:1], bool) for name, x in outputs.items()
+    }
+
+
+def torch_spec(config):
+    """torch.nn.Transformer, between a scaled embedding with sinusoids and the same embedding."""
+    return EncoderDecoderSpec(
+        vocab=VOCAB,
+        width=config["d_model"],
+        layers=config["layers"],
+        max_length=16,
+        attention=AttentionSpec(heads=config["nhead"], qkv_bias=True, out_bias=True),
+        feedforward=FeedForwardSpec(width=config["dim_feedforward"], kind=config["activation"]),
+        norm=NormSpec(place="pre" if config["norm_first"] else "post", final=True),
+        position=PositionSpec(scheme="sinusoidal"),
+        scale_embedding=True,
+    )
+
+
+def torch_pairs(spec):
+    yield Pair("embedding.weight", ("embed/token/embedding",))
+    for side in ("encoder", "decoder"):
+        parts = {"self_attn": "attention"} | (
+            {"multihead_attn": "cross"} if side == "decoder" else {}
+        )
+        for n in range(spec.layers):
+            theirs, ours = f"transformer.{side}.layers.{n}", f"{side}/layer_{n}"
+            for name, own in parts.items():
+                for kind in ("weight", "bias"):
+                    leaf = {"weight": "kernel", "bias": "bias"}[kind]
+                    qkv = tuple(f"{ours}/{own}/{x}/{leaf}" for x in ("query", "key", "value"))
+                    yield Pair(f"{theirs}.{name}.in_proj_{kind}", qkv, int(kind == "weight"))
+                yield from linear(f"{theirs}.{name}.out_proj", f"{ours}/{own}/out", True, 2)
+            yield from linear(f"{theirs}.linear1", f"{ours}/feedforward/up", True)
+            yield from linear(f"{theirs}.linear2", f"{ours}/feedforward/down", True)
+            for place, own in enumerate([*parts.values(), "feedforward"], 1):
+                yield from norm(f"{theirs}.norm{place}", f"{ours}/{own}_norm", True)
+        yield from norm(f"transformer.{side}.norm", f"{side}/norm", True)
+
+
+def ours(config, shapes):
+    """Outputs by name and, by their tensors' names, gradients of the loss."""
+    weights = {name: weight(name, shape) for name, shape in shapes.items()}
+    if config["model_type"] == "torch":
+        spec = torch_spec(config)
+        params = from_tensors(spec, torch_pairs(spec), weights)
+        back = lambda grads: to_tensors(torch_pairs(spec), grads)
+    else:
+        spec, params = from_huggingface(config, weights)
+        back = lambda grads: to_huggingface(spec, grads)[1]
+    module, batch = build.model(spec), inputs(config)
+    valid = batch.get("valid_BT", batch.get("target_valid_BT"))
+    states = spec.family == "encoder" and not spec.heads
+
+    def loss(params):
+        want = ("pooled",) if states else ()
+        out = module.apply({"params": params}, **jax.tree.map(jnp.asarray, batch), want=want)
+        if states:
+            outputs = {"states": out[0], "pooled": out[1]["pooled_BD"]}
+        else:
+            outputs = (
+                out if isinstance(out, dict) else {(getattr(spec, "heads", ()) or ["lm"])[0]: out}
+            )
+        total = 0.0
+        for name, rows in counted(outputs, valid).items():
+            x = outputs[name]
+            wanted = jnp.asarray(target(name, x.shape))
+            if name in ("states", "pooled"):
+                each = jnp.sum(x * wanted, -1)
+            else:
+                each = -jnp.take_along_axis(jax.nn.log_softmax(x), wanted[..., None], -1)[..., 0]
+            total += jnp.sum(jnp.where(rows, each, 0)) / rows.sum()
+        return total, outputs
+
+    (_, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return outputs, back(grads)
+
+
+def compare(config, got, wanted):
+    """To 5e-5: ours beside a golden file, that file beside a live run, 1e-4 from end to end."""
+    batch = inputs(config)
+    valid = batch.get("valid_BT", batch.get("target_valid_BT"))
+    (outputs, grads), (their_outputs, their_grads) = got, wanted
+    assert set(outputs) == set(their_outputs)
+    for name, rows in counted(outputs, valid).items():
+        a, b = np.asarray(outputs[name])[rows], their_outputs[name][rows]
+        np.testing.assert_allclose(a, b, atol=5e-5, rtol=0, err_msg=name)
+    assert set(grads) == set(their_grads)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, their_grads[name], atol=5e-5, rtol=0, err_msg=name)
+
+
+def golden(name):
+    """What transformers computed when `make_golden.py` was run."""
+    with np.load(GOLDEN / f"{name}.npz") as file:
+        found = {key: file[key] for key in file}
+    return tuple(
+        {key.removeprefix(kind): x for key, x in found.items() if key.startswith(kind)}
+        for kind in ("output/", "grad/")
+    )

@@ -1,0 +1,15 @@
+"""Writes the golden files: what transformers computes for each case.
+
+cd tests/parity && python make_golden.py
+"""
+
+import numpy as np
+from cases import CASES, GOLDEN
+from theirs import compute
+
+GOLDEN.mkdir(exist_ok=True)
+for name, (architecture, config) in CASES.items():
+    outputs, grads = compute(architecture, config)
+    arrays = {f"output/{key}": x for key, x in outputs.items()}
+    arrays |= {f"grad/{key}": x for key, x in grads.items()}
+    np.savez_compressed(GOLDEN / f"{name}.npz", **arrays)

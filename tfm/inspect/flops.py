@@ -1,0 +1,143 @@
+"""Floating-point operations, counted as XLA counts them, by walking what JAX has traced.
+
+A product and its addition to a sum are two. Arithmetic, comparison and selection count one for each
+element they make, a sum or a maximum one for each element that joins; what only moves, shapes or
+converts data counts nothing. Transcendental functions are counted apart, except for the plain
+arithmetic that XLA writes some of them out in.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+ARITHMETIC = {
+    "abs", "add", "add_any", "and", "ceil", "clamp", "div", "eq", "floor", "ge", "gt", "is_finite",
+    "le", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "rem", "round", "select_n", "sign",
+    "square", "sub", "xor",
+}  # fmt: skip
+TRANSCENDENTAL = {  # name → what XLA adds to it in plain arithmetic, for each element
+    "acos": 3, "acosh": 7, "asin": 5, "asinh": 11, "atan": 0, "atan2": 0, "atanh": 6, "cbrt": 0,
+    "cos": 0, "cosh": 3, "digamma": 73, "erf": 0, "erf_inv": 37, "erfc": 60, "exp": 0, "exp2": 1,
+    "expm1": 0, "lgamma": 52, "log": 0, "log1p": 0, "logistic": 3, "pow": 0, "rsqrt": 0, "sin": 0,
+    "sinh": 10, "sqrt": 0, "tan": 0, "tanh": 0,
+}  # fmt: skip
+JOINING = {
+    "argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce",
+    "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """How much there is to compute."""
+
+    matmul: int = 0  # convolution too
+    other: int = 0
+    transcendental: int = 0  # calls; not in the total
+    exact: bool = True  # False: at least so much; a loop that data ends was counted as one turn
+
+    @property
+    def total(self) -> int:
+        return self.matmul + self.other
+
+    def __add__(self, more: "Flops") -> "Flops":
+        return Flops(
+            self.matmul + more.matmul,
+            self.other + more.other,
+            self.transcendental + more.transcendental,
+            self.exact and more.exact,
+        )
+
+    def __mul__(self, times: int) -> "Flops":
+        return Flops(
+            times * self.matmul, times * self.other, times * self.transcendental, self.exact
+        )
+
+
+def count(fn: Callable[..., Any], *args: Any) -> Flops:
+    """The operations of `fn(*args)`, of arrays or of their shapes; nothing is computed."""
+    return _of_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def _of_jaxpr(jaxpr: Jaxpr) -> Flops:
+    """Of what the results need: XLA drops the rest too."""
+    total, needed = Flops(), set(map(id, jaxpr.outvars))
+    for eqn in reversed(jaxpr.eqns):
+        if eqn.effects or not needed.isdisjoint(map(id, eqn.outvars)):
+            needed.update(map(id, eqn.invars))
+            total += _of_equation(eqn)
+    return total
+
+
+def _of_equation(eqn: JaxprEqn) -> Flops:
+    name, how = eqn.primitive.name, eqn.params
+    size = math.prod(_shape(eqn.outvars[0])) if eqn.outvars else 0
+    match name:
+        case "dot_general":
+            (contracted, _), _ = how["dimension_numbers"]
+            inner = math.prod(_shape(eqn.invars[0])[axis] for axis in contracted)
+            return Flops(matmul=2 * size * inner)
+        case "conv_general_dilated":
+            return Flops(matmul=2 * _meetings(eqn))
+        case "integer_pow":
+            power = abs(how["y"])  # by repeated squaring
+            products = power.bit_length() + power.bit_count() - 2 + (how["y"] < 0)
+            return Flops(other=products * size)
+        case "scatter_add":
+            return Flops(other=math.prod(_shape(eqn.invars[2])))
+        case "reduce_window_max" | "reduce_window_min" | "reduce_window_sum":
+            return Flops(other=size * (math.prod(how["window_dimensions"]) - 1))
+        case "select_and_scatter_add":
+            source = math.prod(_shape(eqn.invars[0]))
+            return Flops(other=source * math.prod(how["window_dimensions"]))
+    if name in ARITHMETIC:
+        return Flops(other=size)
+    if name in TRANSCENDENTAL:
+        return Flops(other=TRANSCENDENTAL[name] * size, transcendental=size)
+    if name in JOINING:
+        kept = 0 if name.startswith("cum") else size
+        return Flops(other=math.prod(_shape(eqn.invars[0])) - kept)
+
+    parts = list(map(_of_jaxpr, _inner(eqn)))
+    match name:
+        case "scan":
+            return parts[0] * how["length"]
+        case "cond":  # the dearest branch
+            return max(parts, key=lambda branch: branch.total)
+        case "while" | "pallas_call":
+            return dataclasses.replace(sum(parts, Flops()), exact=False)
+    return sum(parts, Flops())
+
+
+def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
+    """What a call, a loop or a branch runs."""
+    for value in eqn.params.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, ClosedJaxpr):
+                yield part.jaxpr
+            elif isinstance(part, Jaxpr):
+                yield part
+
+
+def _meetings(eqn: JaxprEqn) -> int:
+    """How often a weight of a convolution meets an input: not in padding, nor between dilations."""
+    how, of = eqn.params, eqn.params["dimension_numbers"]
+    data, kernel = map(_shape, eqn.invars)
+    made = _shape(eqn.outvars[0])
+    meetings = made[of.out_spec[0]] * made[of.out_spec[1]] * kernel[of.rhs_spec[1]]
+    for i, axes in enumerate(zip(of.out_spec[2:], of.rhs_spec[2:], of.lhs_spec[2:], strict=True)):
+        out, window, size = made[axes[0]], kernel[axes[1]], data[axes[2]]
+        first = how["window_strides"][i] * np.arange(out)[:, None] - how["padding"][i][0]
+        at = first + how["rhs_dilation"][i] * np.arange(window)
+        gap = how["lhs_dilation"][i]
+        meetings *= int(np.sum((at >= 0) & (at % gap == 0) & (at < gap * size)))
+    return meetings
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    return variable.aval.shape

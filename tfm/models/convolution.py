@@ -1,0 +1,85 @@
+"""A convolutional classifier: each window sees only its neighbourhood.  Kim 2014."""
+
+from collections.abc import Callable
+
+from flax import linen as nn
+from jax import Array
+from jax import numpy as jnp
+from jax.typing import DTypeLike
+
+from tfm.layers.convolution import ConvolutionBlock, blank
+from tfm.layers.embed import TokenEmbedding
+from tfm.layers.feedforward import ACTIVATIONS
+from tfm.layers.initial import Initial
+from tfm.models import parts
+from tfm.models.checks import check_used, check_valid
+from tfm.models.spec import ConvolutionSpec
+from tfm.names import pick
+from tfm.ops.dropout import Dropouts, drop
+
+
+class Convolution(nn.Module):
+    """Logits BV of classes, from the greatest of each channel over time."""
+
+    vocab: int
+    width: int
+    channels: tuple[int, ...]
+    classes: int
+    window: int = 3
+    pool: int = 2
+    batch_norm: bool = True
+    activation: Callable[[Array], Array] = nn.relu
+    initial: Initial = Initial()
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens_BT: Array,
+        *,
+        valid_BT: Array | None = None,
+        train: bool = False,
+        dropouts: Dropouts | None = None,
+    ) -> Array:
+        """With batch norm, `train` needs `mutable=["batch_stats"]`."""
+        embed = TokenEmbedding(
+            self.vocab, self.width, initial=self.initial.embedding, dtype=self.dtype, name="embed"
+        )
+        x_BTD = drop(embed(tokens_BT), dropouts, "embedding")
+        batch, length, _ = x_BTD.shape
+        check_valid("valid_BT", valid_BT, {"B": batch, "T": length})
+        for n, channels in enumerate(self.channels):
+            block = ConvolutionBlock(
+                channels,
+                self.window,
+                self.pool,
+                self.batch_norm,
+                self.activation,
+                self.initial,
+                self.dtype,
+                name=f"block_{n}",
+            )
+            within = None if dropouts is None else dropouts.within(n)
+            x_BTD, valid_BT = block(x_BTD, valid_BT, train=train, dropouts=within)
+        x_BD = jnp.max(blank(x_BTD, valid_BT, -jnp.inf), 1)
+        if valid_BT is not None:
+            x_BD = jnp.where(jnp.any(valid_BT, 1)[:, None], x_BD, 0)
+        init = self.initial.kernel
+        head = nn.Dense(self.classes, kernel_init=init, dtype=self.dtype, name="head")
+        return head(drop(x_BD, dropouts, "head")).astype(jnp.float32)
+
+
+def make(what: ConvolutionSpec) -> Convolution:
+    check_used(what, ("embedding", "feedforward", "head"))
+    return Convolution(
+        vocab=what.vocab,
+        width=what.width,
+        channels=what.channels,
+        classes=what.classes,
+        window=what.window,
+        pool=what.pool,
+        batch_norm=what.batch_norm,
+        activation=pick(ACTIVATIONS, what.activation, "model.activation"),
+        initial=parts.initial(what.initial),
+        dtype=parts.dtype(what),
+    )
