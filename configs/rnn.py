@@ -5,7 +5,7 @@ cell and the shape:
 
   tfm describe --config=configs/rnn.py:lstm,N:1
 
-Two layers of 200, as in the word language model that PyTorch's examples train on WikiText-2; tagging
+Two layers of 200, as in the word language model of PyTorch's examples on WikiText-2; tagging
 and classification read in both directions.
 """
 

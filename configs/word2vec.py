@@ -12,6 +12,4 @@ from ml_collections import ConfigDict
 
 
 def get_config(kind="skip_gram"):
-    return ConfigDict(
-        {"model": {"family": "word2vec", "kind": kind, "vocab": 33278, "width": 300}}
-    )
+    return ConfigDict({"model": {"family": "word2vec", "kind": kind, "vocab": 33278, "width": 300}})

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from quick import jit
 from safetensors.numpy import load_file, save_file
 
 from tfm import cli
@@ -263,7 +264,7 @@ def test_trained_logits_equal_those_of_transformers(tmp_path):
     folder.import_folder(str(STORIES), f"{tmp_path}/run")
     spec, params = folder.load(f"{tmp_path}/run")
     tokens = np.random.default_rng(0).integers(0, 512, (2, 37))
-    ours = jax.jit(build.model(spec).apply)({"params": params}, jnp.asarray(tokens))
+    ours = jit(build.model(spec).apply)({"params": params}, jnp.asarray(tokens))
     folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
     for where in (STORIES, tmp_path / "back"):
         model = transformers.AutoModelForCausalLM.from_pretrained(where)

@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 from jax import numpy as jnp
+from quick import jit
 
 from tfm.layers import norm
 from tfm.layers.attention import MultiHeadAttention
@@ -129,7 +130,7 @@ def by_definition(module, tree, kind):
 def test_by_definition(switches):
     module = block(**switches)
     tree = init(module)
-    out, made = jax.jit(module.apply)(tree, X, 0, CONTEXT)
+    out, made = jit(module.apply)(tree, X, 0, CONTEXT)
     wanted = by_definition(module, tree, switches.get("kind", "layer"))
     np.testing.assert_allclose(out, wanted, atol=5e-5, rtol=1e-5)
     assert made == {}
@@ -151,14 +152,14 @@ def test_every_place_drops(place):
     module = block(cross=True)
     tree = init(module)
 
-    @jax.jit
+    @jit
     def apply(rate, key, number):
         return module.apply(
             tree, X, number, CONTEXT._replace(dropouts=Dropouts({place: rate}, key))
         )[0]
 
     key = jax.random.key(0)
-    off = jax.jit(module.apply)(tree, X, 0, CONTEXT)[0]
+    off = jit(module.apply)(tree, X, 0, CONTEXT)[0]
     np.testing.assert_allclose(apply(0.0, key, 0), off, atol=1e-5)
     assert np.any(np.abs(apply(0.5, key, 0) - off) > 1e-3)
     np.testing.assert_array_equal(apply(0.5, key, 0), apply(0.5, key, 0))

@@ -1,19 +1,7 @@
 """Recurrent networks by their equations: one token at a time, in NumPy float64, none of `tfm`."""
 
-import functools
-
 import jax
 import numpy as np
-
-# Compiled once and run once: optimising would take six times as long as all the rest.
-jit = functools.partial(
-    jax.jit,
-    compiler_options={
-        "xla_backend_optimization_level": 0,
-        "xla_llvm_disable_expensive_passes": True,
-        "xla_cpu_use_fusion_emitters": False,
-    },
-)
 
 
 def init(module, *args, **options):

@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from by_hand import affine, float64, init, jit, untouched
+from by_hand import affine, float64, init, untouched
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from quick import jit
 
 from tfm.layers.feedforward import ACTIVATIONS
 from tfm.models import bag, build, convolution

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from quick import jit
 
 from tfm.models import build, recurrent
 from tfm.models.spec import DropoutSpec, InitialSpec, RecurrentSpec
@@ -61,9 +62,7 @@ def by_definition(module, tree, row):
 def test_by_definition(options):
     module = model(**options)
     tree = by_hand.init(module, **inputs(module))
-    run = by_hand.jit(
-        lambda tree: module.apply(tree, **inputs(module), valid_BT=VALID, want=("states",))
-    )
+    run = jit(lambda tree: module.apply(tree, **inputs(module), valid_BT=VALID, want=("states",)))
     logits, made = run(tree)
     classes = options.get("classes", VOCAB)
     assert logits.shape == ((3, classes) if module.shape == "N:1" else (3, 7, classes))
@@ -80,7 +79,7 @@ def test_what_stands_in_the_padding_changes_no_gradient(shape):
     module = model(shape=shape, cell="rnn", bidirectional=True)
     tree = by_hand.init(module, TOKENS)
 
-    @by_hand.jit
+    @jit
     @jax.grad
     def grad(tree, tokens):
         logits = module.apply(tree, tokens, valid_BT=VALID)
@@ -94,14 +93,14 @@ def test_what_stands_in_the_padding_changes_no_gradient(shape):
 def test_without_padding_no_mask_is_needed():
     module = model(bidirectional=True, cell="rnn")
     tree = by_hand.init(module, TOKENS)
-    all_valid = by_hand.jit(module.apply)(tree, TOKENS, valid_BT=np.ones_like(VALID))
-    np.testing.assert_allclose(by_hand.jit(module.apply)(tree, TOKENS), all_valid, atol=1e-6)
+    all_valid = jit(module.apply)(tree, TOKENS, valid_BT=np.ones_like(VALID))
+    np.testing.assert_allclose(jit(module.apply)(tree, TOKENS), all_valid, atol=1e-6)
 
 
 def test_a_row_of_padding_ends_where_it_began():
     module = model(shape="N:1", bidirectional=True, cell="rnn")
     tree = by_hand.init(module, TOKENS)
-    nothing = by_hand.jit(module.apply)(tree, TOKENS, valid_BT=np.zeros_like(VALID))
+    nothing = jit(module.apply)(tree, TOKENS, valid_BT=np.zeros_like(VALID))
     np.testing.assert_allclose(nothing, np.tile(tree["params"]["head"]["bias"], (3, 1)), atol=1e-6)
 
 
@@ -110,7 +109,7 @@ def test_one_direction_knows_nothing_of_what_comes():
     tree = by_hand.init(module, TOKENS)
     changed = np.array(TOKENS)
     changed[:, 4] = (changed[:, 4] + 1) % VOCAB
-    apply = by_hand.jit(module.apply)
+    apply = jit(module.apply)
     same = apply(tree, TOKENS) == apply(tree, changed)
     assert np.all(same[:, :4])
     assert not np.any(np.all(same[:, 4:], -1))
@@ -120,7 +119,7 @@ def test_one_direction_knows_nothing_of_what_comes():
 def test_states_can_be_rebuilt_from_gates(cell):
     module = model(cell=cell, layers=2, bidirectional=True)
     tree = by_hand.init(module, TOKENS)
-    run = by_hand.jit(module.apply, static_argnames="want")
+    run = jit(module.apply, static_argnames="want")
     _, made = run(tree, TOKENS, valid_BT=VALID, want=("states", "gates"))
     made = {name: np.asarray(value) for name, value in made.items()}
     gates = {name[5]: value for name, value in made.items() if name.startswith("gate_")}
@@ -161,7 +160,7 @@ def test_gradients_reach_every_parameter(options):
     module = model(**options)
     tree = by_hand.init(module, **inputs(module))
     loss = lambda tree: jnp.sum(module.apply(tree, **inputs(module), valid_BT=VALID) ** 2)
-    assert by_hand.untouched(by_hand.jit(jax.grad(loss))(tree)) == set()
+    assert by_hand.untouched(jit(jax.grad(loss))(tree)) == set()
 
 
 def test_each_place_drops():
@@ -169,14 +168,14 @@ def test_each_place_drops():
     tree = by_hand.init(module, TOKENS)
     places = ("embedding", "residual", "head")
 
-    @by_hand.jit
+    @jit
     def apply(rates, key):
         return module.apply(tree, TOKENS, dropouts=Dropouts(rates, key))
 
     def run(seed, **rates):
         return apply({place: rates.get(place, 0.0) for place in places}, jax.random.key(seed))
 
-    plain = by_hand.jit(module.apply)(tree, TOKENS)
+    plain = jit(module.apply)(tree, TOKENS)
     np.testing.assert_allclose(run(0), plain, atol=1e-6)
     for place in places:
         np.testing.assert_array_equal(run(0, **{place: 0.5}), run(0, **{place: 0.5}))
@@ -189,9 +188,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters(cell):
     module = model(cell=cell, dtype="bfloat16", shape="1:N", vector=VECTOR)
     tree = by_hand.init(module, **inputs(module))
     assert {leaf.dtype for leaf in jax.tree.leaves(tree)} == {jnp.dtype(jnp.float32)}
-    run = lambda module: by_hand.jit(
-        lambda: module.apply(tree, **inputs(module), want=("states",))
-    )()
+    run = lambda module: jit(lambda: module.apply(tree, **inputs(module), want=("states",)))()
     logits, made = run(module)
     assert (logits.dtype, made["states_NBTH"].dtype) == (jnp.float32, jnp.bfloat16)
     np.testing.assert_allclose(logits, run(module.clone(dtype=None))[0], atol=0.05)

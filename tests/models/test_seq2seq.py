@@ -5,6 +5,7 @@ import oracle
 import pytest
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from quick import jit
 
 from tfm.models import build, seq2seq
 from tfm.models.spec import AttentionSpec, DropoutSpec, InitialSpec, SeqToSeqSpec
@@ -107,7 +108,7 @@ def test_by_definition(options, attention):
     tree = by_hand.init(module, SOURCE, TARGET)
     want = ("weights",) if attention else ("states",)
     valid = {"source_valid_BS": S_VALID, "target_valid_BT": T_VALID}
-    run = by_hand.jit(lambda tree: module.apply(tree, SOURCE, TARGET, **valid, want=want))
+    run = jit(lambda tree: module.apply(tree, SOURCE, TARGET, **valid, want=want))
     logits, made = run(tree)
     for row, length in enumerate(T_LENGTHS):
         wanted, weights = by_definition(module, tree, attention, row)
@@ -126,7 +127,7 @@ def test_every_score_learns(look, score):
     module = model({"heads": 2, "score": score}, look=look, bidirectional=False, cell="rnn")
     tree = by_hand.init(module, SOURCE, TARGET)
 
-    @by_hand.jit
+    @jit
     @jax.value_and_grad
     def run(tree):
         logits = module.apply(tree, SOURCE, TARGET, source_valid_BS=S_VALID)
@@ -145,7 +146,7 @@ def test_gradients_reach_every_parameter(attention):
     module = model(attention, cell="lstm")
     tree = by_hand.init(module, SOURCE, TARGET)
     loss = lambda tree: jnp.sum(module.apply(tree, SOURCE, TARGET) ** 2)
-    assert by_hand.untouched(by_hand.jit(jax.grad(loss))(tree)) == set()
+    assert by_hand.untouched(jit(jax.grad(loss))(tree)) == set()
 
 
 @pytest.mark.parametrize("look", seq2seq.LOOKS)
@@ -153,10 +154,10 @@ def test_gradients_reach_every_parameter(attention):
 def test_step_by_step_is_all_at_once(attention, look):
     module = model(attention, look=look, cell="rnn", bidirectional=False, layers=2)
     tree = by_hand.init(module, SOURCE, TARGET)
-    logits = by_hand.jit(module.apply)(tree, SOURCE, TARGET, source_valid_BS=S_VALID)
-    encode = by_hand.jit(lambda: module.apply(tree, SOURCE, valid_BS=S_VALID, method="encode"))
+    logits = jit(module.apply)(tree, SOURCE, TARGET, source_valid_BS=S_VALID)
+    encode = jit(lambda: module.apply(tree, SOURCE, valid_BS=S_VALID, method="encode"))
     source, _ = encode()
-    step = by_hand.jit(
+    step = jit(
         lambda token_BT, state, pos_BT: module.apply(
             tree, token_BT, source, state=state, pos_BT=pos_BT, method="decode"
         )
@@ -172,7 +173,7 @@ def test_what_stands_in_the_padding_changes_no_gradient():
     module = model(ADDITIVE, cell="rnn")
     tree = by_hand.init(module, SOURCE, TARGET)
 
-    @by_hand.jit
+    @jit
     @jax.grad
     def grad(tree, source, target):
         logits = module.apply(
@@ -205,7 +206,7 @@ def test_gates_of_a_cell_that_looks_rebuild_its_states():
     module = model(ADDITIVE)
     tree = by_hand.init(module, SOURCE, TARGET)
 
-    @by_hand.jit
+    @jit
     def run():
         source, _ = module.apply(tree, SOURCE, method="encode")
         return source, module.apply(tree, TARGET, source, want=("states", "gates"), method="decode")
@@ -224,7 +225,7 @@ def test_each_place_drops(look):
     tree = by_hand.init(module, SOURCE, TARGET)
     places = ("embedding", "residual", "attention", "head")
 
-    @by_hand.jit
+    @jit
     def apply(rates, key):
         dropouts = Dropouts(rates, key)
         logits, made = module.apply(tree, SOURCE, TARGET, dropouts=dropouts, want=("weights",))
@@ -244,7 +245,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
     module = model(ADDITIVE, cell="lstm", dtype="bfloat16")
     tree = by_hand.init(module, SOURCE, TARGET)
     assert {leaf.dtype for leaf in jax.tree.leaves(tree)} == {jnp.dtype(jnp.float32)}
-    run = lambda module: by_hand.jit(lambda: module.apply(tree, SOURCE, TARGET, want=("states",)))()
+    run = lambda module: jit(lambda: module.apply(tree, SOURCE, TARGET, want=("states",)))()
     logits, made = run(module)
     assert (logits.dtype, made["decoder"]["states_NBTH"].dtype) == (jnp.float32, jnp.bfloat16)
     exact = run(model(ADDITIVE, cell="lstm"))[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from quick import jit
 
 from tfm.layers.stack import scanned, unrolled
 from tfm.models import build
@@ -53,7 +54,7 @@ def call(module, params, *args, want=(), method=None, **options):
     run = lambda params, args, options: module.apply(
         {"params": params}, *args, want=want, method=method, **options
     )
-    return jax.jit(run)(params, args, options)
+    return jit(run)(params, args, options)
 
 
 @pytest.mark.slow
@@ -70,7 +71,7 @@ def test_scanned_unrolled_and_rematerialised_layers_agree(family, dropouts, othe
     def run(params, **changes):
         module, _ = make(family, position={"scheme": "relative"}, **changes)
         apply = lambda params: module.apply({"params": params}, *args, dropouts=dropouts)
-        return jax.jit(jax.value_and_grad(lambda params: jnp.sum(jnp.sin(apply(params)))))(params)
+        return jit(jax.value_and_grad(lambda params: jnp.sum(jnp.sin(apply(params)))))(params)
 
     params = init(make(family, position={"scheme": "relative"})[0], *args)
     apart = unrolled(params)
@@ -107,7 +108,7 @@ def test_causality_by_gradient():
         held = {**params, "embed": {"token": {"embedding": table}}}
         return module.apply({"params": held}, tokens)[0].sum(-1)
 
-    jacobian = jax.jit(jax.jacrev(states))(params["embed"]["token"]["embedding"])
+    jacobian = jit(jax.jacrev(states))(params["embed"]["token"]["embedding"])
     seen = np.abs(jacobian).sum(-1)[:, :7] > 1e-7
     np.testing.assert_array_equal(seen, np.tri(7, dtype=bool))
 
@@ -254,14 +255,14 @@ def test_where_weights_begin():
     initial = {"kernel": "normal(stddev=0.02)", "embedding": "normal(stddev=0.5)", "by_depth": True}
     wide = {"width": 64, "attention": {"heads": 4}, "feedforward": {"width": 256}, "layers": 8}
     module, _ = make("decoder", **wide, initial=initial)
-    params = module.init(jax.random.key(0), TOKENS)["params"]
+    params = jit(module.init)(jax.random.key(0), TOKENS)["params"]
     layers = params["decoder"]["layers"]
     assert std(params, "embed", "token", "embedding") == pytest.approx(0.5, rel=0.1)
     assert std(layers, "feedforward", "up", "kernel") == pytest.approx(0.02, rel=0.05)
     assert std(layers, "feedforward", "down", "kernel") == pytest.approx(0.02 / 4, rel=0.05)
     assert std(layers, "attention", "out", "kernel") == pytest.approx(0.02 / 4, rel=0.05)
     module, _ = make("decoder", **wide, initial={"small_query": True})
-    layers = module.init(jax.random.key(0), TOKENS)["params"]["decoder"]["layers"]
+    layers = jit(module.init)(jax.random.key(0), TOKENS)["params"]["decoder"]["layers"]
     assert std(layers, "attention", "query", "kernel") == pytest.approx(64**-0.5 / 4, rel=0.05)
     assert std(layers, "attention", "key", "kernel") == pytest.approx(64**-0.5, rel=0.05)
     each = np.asarray(layers["attention"]["key"]["kernel"])
@@ -308,6 +309,11 @@ def test_where_weights_begin():
         ("encoder", {"heads": ("mask_lm",)}, "unknown model.heads entry 'mask_lm'; .*'masked_lm'"),
         ("encoder", {"heads": ("classify",)}, "model.classes is missing"),
         ("encoder", {"heads": ("tag",), "classes": 3, "pooler": True}, "'tag' reads the states"),
+        ("encoder", {"heads": ("masked_lm",), "classes": 3}, "model.classes=3: no head in"),
+        ("encoder", {"dropout": {"head": 0.1}}, "model.dropout.head=0.1: nothing is dropped there"),
+        ("decoder", {"dropout": {"head": 0.1}}, "this model drops at: embedding, attention, resi"),
+        ("decoder", {"position": {"scheme": "rotary", "amplitude": 2.0}},
+         "model.position.amplitude=2.0: .*'rotary' has no table to join"),
         ("encoder_decoder", {"decoder_scheme": "rotery"},
          "unknown model.decoder_scheme 'rotery'; did you mean 'rotary'"),
         ("encoder_decoder", {"decoder_mask": "casual"}, "did you mean 'causal'"),

@@ -1,9 +1,10 @@
 import jax
 import numpy as np
 import pytest
-from by_hand import init, jit
+from by_hand import init
 from jax import numpy as jnp
 from ml_collections import ConfigDict
+from quick import jit
 
 from tfm.models import build, word2vec
 from tfm.models.spec import Word2VecSpec

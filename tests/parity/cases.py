@@ -8,18 +8,12 @@ import zlib
 
 import jax
 import numpy as np
+import torch_models
 from jax import numpy as jnp
+from quick import jit
 
-from tfm.interop.convert import from_huggingface, from_tensors, to_huggingface, to_tensors
-from tfm.interop.names import Pair, linear, norm
+from tfm.interop.convert import from_huggingface, to_huggingface
 from tfm.models import build
-from tfm.models.spec import (
-    AttentionSpec,
-    EncoderDecoderSpec,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-)
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 LENGTH, SOURCE, VOCAB = 7, 9, 23
@@ -46,7 +40,7 @@ LLAMA3 = dict(
     rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=64,
 )  # fmt: skip
-TORCH = dict(model_type="torch", d_model=12, nhead=4, dim_feedforward=20, layers=2)
+TORCH = dict(model_type="transformer", d_model=12, nhead=4, dim_feedforward=20, layers=2)
 CASES = {  # name → architecture, config
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt2_untied": (
@@ -82,6 +76,10 @@ CASES = {  # name → architecture, config
     ),
     "transformer": ("torch.nn.Transformer", TORCH | dict(norm_first=False, activation="relu")),
     "transformer_pre": ("torch.nn.Transformer", TORCH | dict(norm_first=True, activation="gelu")),
+    **{
+        cell: (f"torch.nn.{cell.upper()}", dict(model_type="recurrent", cell=cell, hidden_size=5))
+        for cell in torch_models.CELLS
+    },
 }  # fmt: skip
 
 
@@ -99,7 +97,7 @@ def inputs(config):
     rng = np.random.default_rng(0)
     valid = np.arange(LENGTH)[None] < np.array([[5], [LENGTH]])
     tokens = rng.integers(1, VOCAB, (2, LENGTH))  # their embedding learns nothing for token 0
-    if config["model_type"] in ("t5", "torch"):
+    if config["model_type"] in ("t5", "transformer"):
         source_valid = np.arange(SOURCE)[None] < np.array([[SOURCE], [6]])
         return {
             "source_BS": rng.integers(1, VOCAB, (2, SOURCE)),
@@ -123,54 +121,15 @@ def target(name, shape):
 
 def counted(outputs, valid):
     """Which rows of an output count: all that are no padding."""
-    return {
-        name: valid if x.ndim == 3 else np.ones(x.shape[:1], bool) for name, x in outputs.items()
-    }
-
-
-def torch_spec(config):
-    """torch.nn.Transformer, between a scaled embedding with sinusoids and the same embedding."""
-    return EncoderDecoderSpec(
-        vocab=VOCAB,
-        width=config["d_model"],
-        layers=config["layers"],
-        max_length=16,
-        attention=AttentionSpec(heads=config["nhead"], qkv_bias=True, out_bias=True),
-        feedforward=FeedForwardSpec(width=config["dim_feedforward"], kind=config["activation"]),
-        norm=NormSpec(place="pre" if config["norm_first"] else "post", final=True),
-        position=PositionSpec(scheme="sinusoidal"),
-        scale_embedding=True,
-    )
-
-
-def torch_pairs(spec):
-    yield Pair("embedding.weight", ("embed/token/embedding",))
-    for side in ("encoder", "decoder"):
-        parts = {"self_attn": "attention"} | (
-            {"multihead_attn": "cross"} if side == "decoder" else {}
-        )
-        for n in range(spec.layers):
-            theirs, ours = f"transformer.{side}.layers.{n}", f"{side}/layer_{n}"
-            for name, own in parts.items():
-                for kind in ("weight", "bias"):
-                    leaf = {"weight": "kernel", "bias": "bias"}[kind]
-                    qkv = tuple(f"{ours}/{own}/{x}/{leaf}" for x in ("query", "key", "value"))
-                    yield Pair(f"{theirs}.{name}.in_proj_{kind}", qkv, int(kind == "weight"))
-                yield from linear(f"{theirs}.{name}.out_proj", f"{ours}/{own}/out", True, 2)
-            yield from linear(f"{theirs}.linear1", f"{ours}/feedforward/up", True)
-            yield from linear(f"{theirs}.linear2", f"{ours}/feedforward/down", True)
-            for place, own in enumerate([*parts.values(), "feedforward"], 1):
-                yield from norm(f"{theirs}.norm{place}", f"{ours}/{own}_norm", True)
-        yield from norm(f"transformer.{side}.norm", f"{side}/norm", True)
+    whole = np.ones(valid.shape[:1], bool)
+    return {name: valid if x.ndim == 3 else whole for name, x in outputs.items()}
 
 
 def ours(config, shapes):
     """Outputs by name and, by their tensors' names, gradients of the loss."""
     weights = {name: weight(name, shape) for name, shape in shapes.items()}
-    if config["model_type"] == "torch":
-        spec = torch_spec(config)
-        params = from_tensors(spec, torch_pairs(spec), weights)
-        back = lambda grads: to_tensors(torch_pairs(spec), grads)
+    if config["model_type"] in ("transformer", "recurrent"):
+        spec, params, back = getattr(torch_models, config["model_type"])(config, weights)
     else:
         spec, params = from_huggingface(config, weights)
         back = lambda grads: to_huggingface(spec, grads)[1]
@@ -181,12 +140,10 @@ def ours(config, shapes):
     def loss(params):
         want = ("pooled",) if states else ()
         out = module.apply({"params": params}, **jax.tree.map(jnp.asarray, batch), want=want)
+        name = (getattr(spec, "heads", ()) or ("lm",))[0]
+        outputs = out if isinstance(out, dict) else {name: out}
         if states:
             outputs = {"states": out[0], "pooled": out[1]["pooled_BD"]}
-        else:
-            outputs = (
-                out if isinstance(out, dict) else {(getattr(spec, "heads", ()) or ["lm"])[0]: out}
-            )
         total = 0.0
         for name, rows in counted(outputs, valid).items():
             x = outputs[name]
@@ -198,8 +155,9 @@ def ours(config, shapes):
             total += jnp.sum(jnp.where(rows, each, 0)) / rows.sum()
         return total, outputs
 
-    (_, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-    return outputs, back(grads)
+    params = jax.tree.map(jnp.asarray, params)
+    (_, outputs), grads = jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return outputs, back(jax.tree.map(np.asarray, grads))
 
 
 def compare(config, got, wanted):

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from torch_models import cell_tree
 
-from tfm.layers.recurrent import CELLS, RecurrentStack
 from tfm.models import convolution, seq2seq
 from tfm.models.spec import AttentionSpec, ConvolutionSpec, SeqToSeqSpec
 
@@ -14,84 +14,15 @@ torch = pytest.importorskip("torch", reason="parity needs the extra: pip install
 BATCH, LENGTH, WIDTH, HIDDEN, VOCAB = 4, 7, 3, 5, 11
 LENGTHS = np.array([3, 7, 1, 6])
 VALID = np.arange(LENGTH)[None] < LENGTHS[:, None]
-KINDS = {
-    "rnn": (torch.nn.RNN, [""], "i"),
-    "lstm": (torch.nn.LSTM, list("ifgo"), "h"),
-    "gru": (torch.nn.GRU, list("rzn"), "i"),
-}  # torch's class, the order of its gates, which of our kernels has the bias
-
-
-def normal(seed, *shape):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def tensor(x):
     return torch.tensor(np.asarray(x))
 
 
-def cell_tree(cell, values, join):
-    """Our parameters from torch's four arrays; `join` makes one bias of its two."""
-    _, gates, biased = KINDS[cell]
-    weight_ih, weight_hh, bias_ih, bias_hh = (np.split(np.asarray(v), len(gates)) for v in values)
-    tree = {}
-    for n, gate in enumerate(gates):
-        tree[f"i{gate}"] = {"kernel": weight_ih[n].T}
-        tree[f"h{gate}"] = {"kernel": weight_hh[n].T}
-        if cell == "gru" and gate == "n":
-            tree["in"]["bias"], tree["hn"]["bias"] = bias_ih[n], bias_hh[n]
-        else:
-            tree[f"{biased}{gate}"]["bias"] = join(bias_ih[n], bias_hh[n])
-    return tree
-
-
-def stack_tree(cell, theirs, grad=False):
-    """Where two biases are summed, each one's gradient is that of their sum."""
-    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-    tree = {}
-    for n in range(theirs.num_layers):
-        for direction, end in (("forward", ""), ("backward", "_reverse")):
-            if direction == "forward" or theirs.bidirectional:
-                values = [getattr(theirs, f"{name}_l{n}{end}") for name in names]
-                values = [v.grad if grad else v.detach() for v in values]
-                join = (lambda a, b: a) if grad else (lambda a, b: a + b)
-                tree[f"{direction}_{n}"] = cell_tree(cell, values, join)
-    return tree
-
-
 def assert_same(ours, theirs):
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), ours, theirs)
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_cells(cell):
-    torch.manual_seed(0)
-    theirs = KINDS[cell][0](WIDTH, HIDDEN, 2, batch_first=True, bidirectional=True)
-    x = normal(0, BATCH, LENGTH, WIDTH)
-    packed = torch.nn.utils.rnn.pack_padded_sequence(
-        tensor(x), tensor(LENGTHS), batch_first=True, enforce_sorted=False
-    )
-    out, last = theirs(packed)
-    states, _ = torch.nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
-    last = last if cell == "lstm" else (last,)
-    (torch.sin(states).sum() + sum(torch.cos(part).sum() for part in last)).backward()
-
-    module = RecurrentStack(cell, HIDDEN, 2, True)
-
-    def loss(params):
-        states, ends, _ = module.apply({"params": params}, x, valid_BT=VALID)
-        states = jnp.where(VALID[..., None], states, 0)
-        total = jnp.sum(jnp.sin(states)) + sum(jnp.sum(jnp.cos(e)) for e in jax.tree.leaves(ends))
-        return total, (states, ends)
-
-    run = jax.jit(jax.grad(loss, has_aux=True))
-    grads, (ours, ends) = run(stack_tree(cell, theirs))
-    np.testing.assert_allclose(ours, states.detach(), atol=1e-4)
-    flat = [end for layer in ends for end in layer]
-    flat = [(h, c) for c, h in flat] if cell == "lstm" else [(h,) for h in flat]
-    for ours_NBH, wanted in zip(zip(*flat, strict=True), last, strict=True):
-        np.testing.assert_allclose(np.stack(ours_NBH), wanted.detach(), atol=1e-4)
-    assert_same(grads, stack_tree(cell, theirs, grad=True))
 
 
 def test_additive_attention():
@@ -142,22 +73,28 @@ def test_additive_attention():
     logits, looked = torch.stack(logits, 1), torch.stack(looked, 2).permute(0, 3, 2, 1)
     torch.sin(logits).sum().backward()
 
-    def ours_from(get, grad):
+    def cells(module, get, join, ends):
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [
+            cell_tree("gru", [get(getattr(module, f"{name}{end}")) for name in names], join)
+            for end in ends
+        ]
+
+    def ours_from(get, join):
         dense = lambda name: {
             "kernel": get(theirs[name].weight).T,
             **({} if theirs[name].bias is None else {"bias": get(theirs[name].bias)}),
         }
         project = lambda name: {"kernel": get(theirs[name].weight).T.reshape(-1, heads, 2)}
-        cell = [getattr(theirs["decoder"], name) for name in ("weight_ih", "weight_hh")]
-        cell += [theirs["decoder"].bias_ih, theirs["decoder"].bias_hh]
-        join = (lambda a, b: a) if grad else (lambda a, b: a + b)
+        forward, backward = cells(theirs["encoder"], get, join, ("_l0", "_l0_reverse"))
+        (decoder,) = cells(theirs["decoder"], get, join, ("",))
         return {
             **{
                 name: {"token": {"embedding": get(theirs[name].weight)}}
                 for name in ("source_embed", "target_embed")
             },
-            "encoder": stack_tree("gru", theirs["encoder"], grad),
-            "decoder": {"forward_0": cell_tree("gru", [get(x) for x in cell], join)},
+            "encoder": {"forward_0": forward, "backward_0": backward},
+            "decoder": {"forward_0": decoder},
             "start": {"hidden_0": dense("start")},
             "attention": {
                 **{name: project(name) for name in ("query", "key", "value")},
@@ -179,10 +116,10 @@ def test_additive_attention():
         return jnp.sum(jnp.sin(logits)), (logits, made["decoder"]["weights_BHTS"])
 
     run = jax.jit(jax.grad(loss, has_aux=True))
-    grads, (ours, weights) = run(ours_from(lambda x: x.detach().numpy(), False))
+    grads, (ours, weights) = run(ours_from(lambda x: x.detach().numpy(), np.add))
     np.testing.assert_allclose(weights, looked.detach(), atol=1e-5)
     np.testing.assert_allclose(ours, logits.detach(), atol=1e-4)
-    assert_same(grads, ours_from(lambda x: x.grad.numpy(), True))
+    assert_same(grads, ours_from(lambda x: x.grad.numpy(), lambda a, b: a))
 
 
 def test_convolution():

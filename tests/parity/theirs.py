@@ -41,6 +41,25 @@ class Transformer(torch.nn.Module):
         return out @ self.embedding.weight.T
 
 
+class Recurrent(torch.nn.Module):
+    """Two layers of cells in both directions, between an embedding and a head."""
+
+    def __init__(self, cell, hidden_size):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(VOCAB, 4)
+        kind = getattr(torch.nn, cell.upper())
+        self.cells = kind(4, hidden_size, 2, batch_first=True, bidirectional=True)
+        self.head = torch.nn.Linear(2 * hidden_size, 6)
+
+    def forward(self, tokens, valid):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            self.embedding(tokens), valid.sum(1), batch_first=True, enforce_sorted=False
+        )
+        out, _ = self.cells(packed)
+        states, _ = torch.nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+        return self.head(states)
+
+
 def build(architecture, config):
     """Their model, its weights set by name."""
     model = _model(architecture, config).eval()
@@ -51,8 +70,10 @@ def build(architecture, config):
 
 
 def _model(architecture, config):
-    if config["model_type"] == "torch":
+    if config["model_type"] == "transformer":
         return Transformer(config["norm_first"], config["activation"])
+    if config["model_type"] == "recurrent":
+        return Recurrent(config["cell"], config["hidden_size"])
     settings = {k: v for k, v in config.items() if k != "model_type"}
     kind = getattr(transformers, architecture)
     # The plain implementation, whose masks we can trust on padded rows.
@@ -66,7 +87,10 @@ def compute(architecture, config, model=None):
     """Outputs by name, and gradients of the loss by tensor."""
     model = build(architecture, config) if model is None else model
     batch = {name: torch.tensor(x) for name, x in inputs(config).items()}
-    if config["model_type"] == "torch":
+    if config["model_type"] == "recurrent":
+        valid = batch["valid_BT"]
+        outputs = {"lm": model(batch["tokens_BT"], valid)}
+    elif config["model_type"] == "transformer":
         valid = batch["target_valid_BT"]
         logits = model(batch["source_BS"], batch["target_BT"], batch["source_valid_BS"], valid)
         outputs = {"lm": logits}

@@ -277,7 +277,7 @@ def from_bert(config: Config, tensors: Collection[str]) -> EncoderSpec:
             embedding=drop,
             residual=drop,
             attention=config.get("attention_probs_dropout_prob", 0.1) or None,
-            head=config.get("classifier_dropout") or drop,
+            head=(config.get("classifier_dropout") or drop) if classes else None,
         ),
     )
 

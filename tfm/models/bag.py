@@ -1,6 +1,7 @@
 """A bag of words: an MLP on the mean of the embeddings, blind to order.  Iyyer et al. 2015."""
 
 from collections.abc import Callable
+from typing import Any
 
 from flax import linen as nn
 from jax import Array
@@ -12,6 +13,7 @@ from tfm.layers.feedforward import ACTIVATIONS
 from tfm.layers.initial import Initial
 from tfm.models import parts
 from tfm.models.checks import check_used, check_valid
+from tfm.models.outputs import check_want, outputs
 from tfm.models.spec import BagSpec
 from tfm.names import pick
 from tfm.ops.dropout import Dropouts, drop
@@ -35,7 +37,10 @@ class Bag(nn.Module):
         *,
         valid_BT: Array | None = None,
         dropouts: Dropouts | None = None,
-    ) -> Array:
+        want: tuple[str, ...] = (),
+    ) -> Any:
+        """`want` may name "states": the mean, and each hidden layer."""
+        check_want(want, ("states",))
         embed = TokenEmbedding(
             self.vocab, self.width, initial=self.initial.embedding, dtype=self.dtype, name="embed"
         )
@@ -48,14 +53,17 @@ class Bag(nn.Module):
             count_B = jnp.maximum(jnp.sum(valid_BT, 1), 1).astype(x_BTD.dtype)
             x_BD = jnp.sum(x_BTD, 1, where=valid_BT[..., None]) / count_B[:, None]
 
+        made = {"states_0_BD": x_BD}
+
         def dense(features: int, name: str) -> nn.Dense:
             return nn.Dense(features, kernel_init=self.initial.kernel, dtype=self.dtype, name=name)
 
         for n, width in enumerate(self.hidden):
             x_BD = self.activation(dense(width, f"hidden_{n}")(x_BD))
+            made[f"states_{n + 1}_BD"] = x_BD
             x_BD = drop(x_BD, dropouts, "feedforward", f"hidden_{n}")
         logits_BV = dense(self.classes, "head")(drop(x_BD, dropouts, "head"))
-        return logits_BV.astype(jnp.float32)
+        return outputs(logits_BV.astype(jnp.float32), made, want)
 
 
 def make(what: BagSpec) -> Bag:

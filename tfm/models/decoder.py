@@ -61,6 +61,7 @@ class Decoder(nn.Module):
 
 
 def make(what: DecoderSpec) -> Decoder:
+    parts.check_places(what)
     return Decoder(
         embed=parts.embed(what),
         stack=parts.stack(what, what.layers, what.position.scheme, "model.position.scheme"),

@@ -96,6 +96,12 @@ def make(what: EncoderSpec) -> Encoder:
         pick(HEADS, head, "model.heads entry")
         if head != "masked_lm" and what.classes is None:
             raise UserError(f"model.classes is missing: how many for the head {head!r}?")
+    classifies = any(head != "masked_lm" for head in what.heads)
+    if what.classes is not None and not classifies:
+        raise UserError(
+            f"model.classes={what.classes}: no head in model.heads={what.heads} has any"
+        )
+    parts.check_places(what, *(["head"] if classifies else []))
     if what.pooler and what.heads == ("tag",):
         raise UserError("model.pooler: the head 'tag' reads the states, not what is pooled")
     activation = KINDS.get(what.feedforward.kind, "gelu")

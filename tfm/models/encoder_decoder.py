@@ -135,6 +135,7 @@ def make(what: EncoderDecoderSpec) -> EncoderDecoder:
         if what.decoder_scheme is None
         else (what.decoder_scheme, "model.decoder_scheme")
     )
+    parts.check_places(what)
     cross = what.attention if what.cross is None else what.cross
     return EncoderDecoder(
         make_embed=parts.embed(what),

@@ -11,7 +11,8 @@ from tfm.layers.embed import PositionTable, TokenEmbedding
 from tfm.layers.feedforward import KINDS, FeedForward
 from tfm.layers.initial import INITIALIZERS, Initial
 from tfm.layers.stack import REMAT, Stack
-from tfm.models.spec import AttentionSpec, InitialSpec, TransformerSpec
+from tfm.models.checks import check_dropout
+from tfm.models.spec import AttentionSpec, InitialSpec, PositionSpec, TransformerSpec
 from tfm.names import UserError, pick, read
 from tfm.ops.attend import IMPLEMENTATIONS
 from tfm.ops.normalizers import NORMALIZERS
@@ -99,6 +100,13 @@ def embed(what: TransformerSpec, types: int = 0) -> functools.partial[TokenEmbed
     )
 
 
+def check_places(what: TransformerSpec, *heads: str) -> None:
+    """Raise if something is to be dropped where nothing is."""
+    attends = [] if what.attention.score == "none" else ["attention"]
+    feeds = [] if what.feedforward.kind == "none" else ["feedforward"]
+    check_dropout(what, ["embedding", *attends, "residual", *feeds, *heads])
+
+
 def stack(
     what: TransformerSpec,
     layers: int,
@@ -108,6 +116,12 @@ def stack(
 ) -> functools.partial[Stack]:
     position = read(scheme, POSITIONS, key)
     pick(JOINS, what.position.join, "model.position.join")
+    for field in ("join", "amplitude", "learn_amplitude", "width"):
+        value = getattr(what.position, field)
+        if position.table is None and value != getattr(PositionSpec(), field):
+            raise UserError(
+                f"model.position.{field}={value}: {key}={scheme!r} has no table to join"
+            )
     pick(REMAT, what.remat, "model.remat")
     own = what.attention
     kinds = {**KINDS, "none": None}

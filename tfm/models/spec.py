@@ -36,7 +36,7 @@ class NormSpec:
     kind: str = "layer"
     place: str = "pre"
     eps: float = 1e-5
-    bias: bool = True
+    bias: bool = True  # of a LayerNorm
     embedding: bool = False  # also after the embeddings (BERT)
     final: bool | None = None  # also after the last layer; None: unless place is "post"
 

@@ -1,5 +1,7 @@
 """Word2Vec: vectors of words that stand near each other.  Mikolov et al. 2013a, 2013b."""
 
+from typing import Any
+
 from flax import linen as nn
 from flax.linen import initializers
 from jax import Array
@@ -7,6 +9,7 @@ from jax import numpy as jnp
 
 from tfm.layers.initial import uniform
 from tfm.models.checks import check_valid
+from tfm.models.outputs import check_want, outputs
 from tfm.models.spec import Word2VecSpec
 from tfm.names import UserError, pick
 from tfm.ops.shapes import check
@@ -27,10 +30,16 @@ class Word2Vec(nn.Module):
 
     @nn.compact
     def __call__(
-        self, words_BC: Array, valid_BC: Array | None = None, candidates_BN: Array | None = None
-    ) -> Array:
+        self,
+        words_BC: Array,
+        valid_BC: Array | None = None,
+        candidates_BN: Array | None = None,
+        *,
+        want: tuple[str, ...] = (),
+    ) -> Any:
         """BV of the whole vocabulary, or BN of the candidates. Words are the context of CBOW, or
-        the one word (C = 1) of skip-gram."""
+        the one word (C = 1) of skip-gram. `want` may name "states": the vector that predicts."""
+        check_want(want, ("states",))
         sizes: dict[str, int] = {}
         check("words_BC", words_BC, sizes)
         check_valid("valid_BC", valid_BC, sizes)
@@ -45,10 +54,12 @@ class Word2Vec(nn.Module):
         if self.average:
             count_B = sizes["C"] if valid_BC is None else jnp.maximum(jnp.sum(valid_BC, 1), 1)
             x_BD = x_BD / jnp.reshape(count_B, (-1, 1))
+        made = {"states_BD": x_BD}
         if candidates_BN is None:
-            return jnp.einsum("BD,VD->BV", x_BD, output_VD)
+            return outputs(jnp.einsum("BD,VD->BV", x_BD, output_VD), made, want)
         check("candidates_BN", candidates_BN, sizes)
-        return jnp.einsum("BD,BND->BN", x_BD, jnp.take(output_VD, candidates_BN, axis=0))
+        seen_BND = jnp.take(output_VD, candidates_BN, axis=0)
+        return outputs(jnp.einsum("BD,BND->BN", x_BD, seen_BND), made, want)
 
 
 def make(what: Word2VecSpec) -> Word2Vec:

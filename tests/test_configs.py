@@ -1,0 +1,161 @@
+"""Every config in `configs/` builds as it is; shrunk, it takes a gradient step and lowers."""
+
+import dataclasses
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from quick import jit
+
+from tfm import config
+from tfm.models import build
+from tfm.names import UserError
+from tfm.ops.dropout import Dropouts
+
+FOLDER = pathlib.Path(__file__).parent.parent / "configs"
+ARGUMENTS = {
+    "bert": ["tiny", "mini", "small", "medium", "base", "large"],
+    "cnn": [""],
+    "gpt2": ["tiny", "small", "medium", "large", "xl"],
+    "llama": ["260k", "7b", "13b", "30b", "3-8b"],
+    "mlp": [""],
+    "rnn": ["rnn,N:N", "lstm,N:1", "gru,1:N", "lstm,next"],
+    "seq2seq": ["gru,additive", "lstm,bilinear", "rnn,none"],
+    "t5": ["tiny", "small", "base", "large", "3b", "11b", "v1_1_small", "v1_1_base", "v1_1_large",
+           "v1_1_xl", "v1_1_xxl"],
+    "transformer": ["tiny", "small", "base", "big"],
+    "ul2": ["tiny", "base", "20b"],
+    "word2vec": ["skip_gram", "cbow"],
+}  # fmt: skip
+FILES = {path.stem for path in FOLDER.glob("*.py")} - {"new_score"}  # which configures a bench
+STEPS = ["bert:base", "cnn:", "gpt2:small", "llama:3-8b", "mlp:", "rnn:lstm,N:N", "rnn:gru,N:1",
+         "rnn:rnn,1:N", "rnn:lstm,next", "seq2seq:gru,additive", "seq2seq:lstm,bilinear",
+         "seq2seq:gru,none", "t5:small", "t5:v1_1_base", "transformer:base", "ul2:20b",
+         "word2vec:skip_gram", "word2vec:cbow"]  # fmt: skip
+SIZES = {
+    "vocab": 11, "width": 8, "layers": 2, "decoder_layers": 2, "max_length": 6, "hidden": 8,
+    "vector": 5, "channels": (6, 6), "classes": 3, "heads": 4, "kv_heads": 2, "head_width": 2,
+}  # fmt: skip
+LENGTH = 5
+
+
+def load(where):
+    name, _, argument = where.partition(":")
+    path = f"{FOLDER / name}.py" + (f":{argument}" if argument else "")
+    return build.spec(build.fill(config.load(path)))
+
+
+def shrink(spec):
+    """The same model, small: sizes that it has are replaced, choices stay."""
+    changes = {}
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = shrink(value)
+        elif field.name in SIZES and value and isinstance(value, type(SIZES[field.name])):
+            changes[field.name] = SIZES[field.name]
+        elif field.name == "hidden" and isinstance(value, tuple):
+            changes[field.name] = (8,) * len(value)
+    return dataclasses.replace(spec, **changes)
+
+
+def parameters(spec):
+    module, inputs = build.model(spec), build.example(spec, 1, 4)
+    tree = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
+    return sum(leaf.size for leaf in jax.tree.leaves(tree["params"]))
+
+
+def test_no_config_is_forgotten():
+    assert set(ARGUMENTS) == FILES == {where.partition(":")[0] for where in STEPS}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_builds_at_every_size(name):
+    for argument in ARGUMENTS[name]:
+        build.model(load(f"{name}:{argument}"))
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_the_docstring_tells_the_truth(name):
+    text = (FOLDER / f"{name}.py").read_text().split('"""')[1]
+    (argument,) = re.findall(rf"tfm describe --config=configs/{name}\.py:?(\S*)", text)
+    for count in re.findall(r"prints ([\d,]+) parameters", text):
+        assert parameters(load(f"{name}:{argument}")) == int(count.replace(",", ""))
+
+
+@pytest.mark.parametrize("where", STEPS)
+def test_a_gradient_step(where):
+    """One step down the gradient lowers the loss; so it does with dropout on, in expectation."""
+    spec = shrink(load(where))
+    module = build.model(spec)
+    shapes = build.example(spec, 3, LENGTH)
+    rng = np.random.default_rng(0)
+    inputs = {
+        name: rng.integers(0, SIZES["vocab"], x.shape)
+        if jnp.issubdtype(x.dtype, jnp.integer)
+        else rng.normal(size=x.shape).astype(x.dtype)
+        for name, x in shapes.items()
+    }
+    variables = jit(module.init)(jax.random.key(0), **inputs)
+    rest = {name: tree for name, tree in variables.items() if name != "params"}
+    rates = build.rates(spec)
+    train = {"train": True} if "batch_stats" in rest else {}
+
+    def loss(params, inputs, dropouts):
+        options = {} if dropouts is None else {"dropouts": dropouts}
+        out, _ = module.apply(
+            {"params": params, **rest}, **inputs, **options, **train, mutable=list(rest)
+        )
+        leaves = jax.tree.leaves(out)
+        return sum(jnp.mean(jax.nn.logsumexp(x, -1) - x[..., 1]) for x in leaves)
+
+    def step(params, inputs, rates, key):
+        dropouts = Dropouts(rates, key) if rates else None
+        value, grads = jax.value_and_grad(loss)(params, inputs, dropouts)
+        return value, jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+
+    step = jit(step)
+    still = dict.fromkeys(rates, 0.0)
+    params, key = variables["params"], jax.random.key(1)
+    if spec.family == "word2vec":  # whose output matrix begins at zero
+        params = jax.tree.map(lambda x: x + 0.1, params)
+    before, stepped = step(params, inputs, still, key)
+    after, _ = step(stepped, inputs, still, key)
+    assert after < before
+    if rates:
+        assert np.isfinite(step(params, inputs, rates, key)[0])
+    traced = step.trace(params, inputs, rates, key)
+    for platform in ("cuda", "tpu"):
+        assert "stablehlo" in traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize("where", STEPS)
+def test_intermediates_are_returned_by_name(where):
+    spec = shrink(load(where))
+    module, inputs = build.model(spec), build.example(spec, 3, LENGTH)
+    variables = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
+    want = ["states"]
+    if "attention" in {field.name for field in dataclasses.fields(spec)} and spec.attention:
+        want += ["weights"] if spec.attention.score != "none" else []
+    if getattr(spec, "cell", "rnn") != "rnn":
+        want += ["gates"]
+    apply = lambda variables, inputs, want: module.apply(variables, **inputs, want=want)
+    plain = jax.eval_shape(lambda v, i: apply(v, i, ()), variables, inputs)
+    logits, made = jax.eval_shape(lambda v, i: apply(v, i, tuple(want)), variables, inputs)
+    assert logits == plain
+    names = " ".join(
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(made)
+    )
+    for name in want:
+        assert name.rstrip("s") in names
+    with pytest.raises(UserError, match="nothing is called 'state' here; did you mean 'states'"):
+        jax.eval_shape(lambda v, i: apply(v, i, ("state",)), variables, inputs)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "transformer", "ul2"])
+def test_a_wrong_size_is_named(name):
+    with pytest.raises(UserError, match="unknown size 'tinyy'"):
+        load(f"{name}:tinyy")
