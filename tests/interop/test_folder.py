@@ -5,10 +5,10 @@ import json
 import os
 import pathlib
 
-import cases
 import jax
 import ml_dtypes
 import numpy as np
+import parity_cases as cases
 import pytest
 from jax import numpy as jnp
 from quick import jit

@@ -4,7 +4,7 @@ cd tests/parity && python make_golden.py
 """
 
 import numpy as np
-from cases import CASES, GOLDEN
+from parity_cases import CASES, GOLDEN
 from theirs import compute
 
 GOLDEN.mkdir(exist_ok=True)

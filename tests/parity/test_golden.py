@@ -1,7 +1,7 @@
 """Outputs and gradients beside those that transformers computed with the same weights."""
 
 import pytest
-from cases import CASES, compare, golden, ours
+from parity_cases import CASES, compare, golden, ours
 
 
 @pytest.mark.parametrize("name", CASES)

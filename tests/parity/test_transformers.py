@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 pytest.importorskip("transformers", reason="parity needs the extra: pip install 'tfm[parity]'")
 
-from cases import CASES, compare, golden
+from parity_cases import CASES, compare, golden
 from theirs import compute
 
 

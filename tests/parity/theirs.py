@@ -4,7 +4,7 @@ import math
 
 import torch
 import transformers
-from cases import TORCH, VOCAB, counted, inputs, target, weight
+from parity_cases import TORCH, VOCAB, counted, inputs, target, weight
 
 
 class Transformer(torch.nn.Module):
