@@ -44,6 +44,6 @@ def get_config(size="base"):
                 "kernel": "truncated_normal(stddev=0.02)",
                 "embedding": "truncated_normal(stddev=0.02)",
             },
-            "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1, "head": 0.1},
+            "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
         }
     })  # fmt: skip

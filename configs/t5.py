@@ -26,6 +26,7 @@ SIZES = {  # layers, width, heads, head width, hidden
     "v1_1_xl": (24, 2048, 32, 64, 5120),
     "v1_1_xxl": (24, 4096, 64, 64, 10240),
 }
+PLACES = ("embedding", "attention", "residual", "feedforward", "output")
 
 
 def get_config(size="small"):
@@ -45,11 +46,11 @@ def get_config(size="small"):
                 "bias": False,
             },
             "norm": {"kind": "rms", "eps": 1e-6},
-            "position": {"scheme": "relative(buckets=32, max_distance=128)"},
-            "decoder_scheme": "relative(buckets=32, max_distance=128, bidirectional=False)",
+            "position": {"scheme": f"relative(stddev={width**-0.5:.5f})"},
+            "decoder_scheme": f"relative(bidirectional=False, stddev={width**-0.5:.5f})",
             "tied": first,
             "scale_head": first,
             "initial": {"embedding": "normal(stddev=1.0)", "small_query": True},
-            "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1, "feedforward": 0.1},
+            "dropout": dict.fromkeys(PLACES, 0.1) if first else {},  # 1.1 was trained without
         }
     })  # fmt: skip

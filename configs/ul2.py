@@ -21,6 +21,7 @@ def get_config(size="base"):
     model = config.model
     model.feedforward.kind = "swiglu"
     model.tied, model.scale_head = True, False
+    model.dropout = {}
     if size == "20b":
         model.layers = 32
         model.attention.heads, model.attention.head_width = 16, 256

@@ -28,11 +28,39 @@ def test_help_imports_nothing_heavy():
         assert f"'{heavy}'" not in out.stdout
 
 
-@pytest.mark.parametrize("verb", [["bench"], ["bench", "attention"], ["version"]])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["bench"],
+        ["bench", "attention"],
+        ["bench", "compile"],
+        ["describe"],
+        ["import"],
+        ["export"],
+        ["version"],
+    ],
+)
 def test_every_verb_helps(verb):
     result = tfm(*verb, "--help")
     assert result.returncode == 0
     assert verb[0] in result.stdout
+
+
+def test_describe_prints_a_tree_or_json():
+    text = tfm("describe", "--config=configs/llama.py:260k").stdout
+    assert "260,032" in text
+    assert "cache for decoding, per token" in text
+    off = ["--config.model.attention.score=none", "--config.model.norm.kind=none"]
+    found = json.loads(tfm("describe", "--config=configs/gpt2.py:tiny", "--json", *off).stdout)
+    assert found["family"] == "decoder"
+
+
+def test_bench_compile_measures():
+    small = ["--config.layers=(1,2)", "--config.scan=true", "--config.rounds=1",
+             "--config.model.width=8", "--config.model.vocab=9", "--config.length=4"]  # fmt: skip
+    rows = json.loads(tfm("bench", "compile", "--json", *small).stdout)
+    assert [(row["layers"], row["scan"]) for row in rows] == [(1, True), (2, True)]
+    assert rows[0]["ratio"] == 1
 
 
 def test_version():
@@ -50,6 +78,25 @@ def test_version():
         (["bench", "attention", "--config.implementations=('fused',)"], "cannot do scores other"),
         (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
         (["bench", "attention", "--config=nowhere.py"], "no Python file"),
+        (["bench", "compile", "--config.batch=0"], "must be at least 1"),
+        (["bench", "compile", "--config.model.layers=7"], "follow from layers and scan"),
+        (["describe"], "which config? Write --config=FILE.py"),
+        (
+            ["describe", "--config=configs/gpt2.py:smal"],
+            "unknown size 'smal'; did you mean 'small'?",
+        ),
+        (
+            ["describe", "--config=configs/gpt2.py:tiny", "--config.model.num_layer=3"],
+            "configs/gpt2.py:tiny has no key 'model.num_layer'; did you mean 'model.layers'?",
+        ),
+        (
+            ["describe", "--config=configs/gpt2.py:tiny", "--config.model.feedforward.kind=swigul"],
+            "'swigul'; did you mean 'swiglu'? (configs/gpt2.py:tiny)",
+        ),
+        (
+            ["describe", "--config=configs/gpt2.py:tiny", "--config.model.attention.heads=5"],
+            "model.attention.heads=5 does not divide model.width=128; did you mean",
+        ),
     ],
 )
 def test_mistakes_are_named_without_a_traceback(args, message):

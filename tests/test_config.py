@@ -164,6 +164,7 @@ def test_names_that_are_taken_are_refused(write):
         ("x = 1", "defines no get_config"),
         ("def get_config(): return {}", "returns dict, not a ConfigDict"),
         ("SCORES = {'f': print}\ndef get_config(): ...", r"SCORES\['f'\] must be a Score, not"),
+        ("SCORES = [1]\ndef get_config(): ...", r"SCORES must be a dict of names, not \[1\]"),
         ("MASKS = {'f': 3}\ndef get_config(): ...", r"MASKS\['f'\] must be a Mask or a function"),
     ],
 )
@@ -218,12 +219,41 @@ class TestCommandLine:
         assert config.from_command_line([], default).cap is None
         assert config.from_command_line(["--config.cap=30"], default).cap == 30.0
 
+    def test_how_values_are_spelled(self):
+        default = ConfigDict({"on": False, "names": ("a",), "rate": 0.5, "text": "x"})
+        argv = ["--config.on=true", "--config.names=b,c", "--config.rate=None", "--config.text=3"]
+        got = config.from_command_line(argv, default)
+        assert got.to_dict() == {"on": True, "names": ("b", "c"), "rate": None, "text": "3"}
+        got = config.from_command_line(["--config.names=('d',)", "--config.names=e"], default)
+        assert got.names == ("e",)
+
+    def test_what_is_on_can_be_switched_off(self, write):
+        argv = [f"--config={write(IDEA)}", "--config.model.dropout.residual=0.1"]
+        assert build.rates(build.spec(config.from_command_line(argv, fill=build.fill)))
+        argv += ["--config.model.dropout.residual=None", "--config.model.norm.final=False"]
+        spec = build.spec(config.from_command_line(argv, fill=build.fill))
+        assert (build.rates(spec), spec.norm.final) == ({}, False)
+        with pytest.raises(UserError, match="model.width must be int, not None"):
+            config.from_command_line([*argv, "--config.model.width=None"], fill=build.fill)
+
+    def test_a_group_that_was_left_out_can_be_begun(self, write):
+        family = IDEA.replace('"family": "decoder"', '"family": "encoder_decoder"')
+        argv = [f"--config={write(family)}", "--config.model.cross.heads=4"]
+        spec = build.spec(config.from_command_line(argv, fill=build.fill))
+        assert spec.cross.heads == 4
+        argv = [argv[0], "--config.model.cross.score=dot"]
+        with pytest.raises(UserError, match="missing key 'model.cross.heads'"):
+            config.from_command_line(argv, fill=build.fill)
+
     @pytest.mark.parametrize(
         ("arg", "message"),
         [
             ("--config.a.c=1", "no key 'a.c'; did you mean 'a.b'"),
             ("--config.nam=1", "no key 'nam'; did you mean 'name'"),
-            ("--config.a.b=x", "config.a.b=x"),
+            ("--config.a.b=x", "config.a.b=x: it must be int, as 1 is"),
+            ("--config.a.b=1.5", "config.a.b=1.5: it must be int"),
+            ("--config.a=3", "--config.a is a group; set one of: --config.a.b, --config.a.rate"),
+            ("--config.sizes.x=3", "no key 'sizes.x'"),
             ("--confg.a=1", "cannot read '--confg.a=1'"),
             ("a=1", "cannot read 'a=1'"),
         ],
@@ -289,3 +319,11 @@ def test_json_configs(tmp_path):
         config.load(str(path))
     with pytest.raises(UserError, match="no file .*nowhere.json"):
         config.load("nowhere.json")
+    with pytest.raises(UserError, match="takes no argument"):
+        config.load(f"{path}:x")
+    path.write_text('{"a.b": 1}')
+    with pytest.raises(UserError, match="config.json is no config"):
+        config.load(str(path))
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(UserError, match="cannot read .*folder.json"):
+        config.load(str(tmp_path / "folder.json"))

@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         pick(VERBS, argv[0], "verb")(argv[1:])
     except UserError as e:
-        print(f"tfm: {e}", file=sys.stderr)
+        files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
+        where = "".join(f" ({file})" for file in files if file not in str(e))
+        print(f"tfm: {e}{where}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

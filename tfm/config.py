@@ -5,6 +5,7 @@ define `SCORES`, `MASKS`, `NORMALIZERS`, `POSITIONS` or `JOINS`: what is in them
 library's tables in every process that loads the file, so that a new idea needs no edit of `tfm`.
 """
 
+import ast
 import copy
 import dataclasses
 import importlib.util
@@ -17,8 +18,7 @@ import typing
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
-from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from tfm.names import UserError, suggest
@@ -50,6 +50,8 @@ def load(where: str) -> ConfigDict:
     """The locked config of `path/to/file.py`, `path/to/file.py:argument` or `path/to/file.json`."""
     path, colon, argument = where.partition(":")
     if path.endswith(".json"):
+        if colon:
+            raise UserError(f"{path} takes no argument, but {where!r} gives one")
         return _json(pathlib.Path(path))
     module = _run(pathlib.Path(path))
     get_config = getattr(module, "get_config", None)
@@ -71,11 +73,16 @@ def _json(path: pathlib.Path) -> ConfigDict:
         tree = json.loads(path.read_text())
     except FileNotFoundError:
         raise UserError(f"no file {path}") from None
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from e
     except ValueError as e:
         raise UserError(f"{path} is not JSON: {e}") from e
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds a {type(tree).__name__}, not a config")
-    return ConfigDict(tree).lock()
+    try:
+        return ConfigDict(tree).lock()
+    except (TypeError, ValueError) as e:
+        raise UserError(f"{path} is no config: {e}") from e
 
 
 def _run(path: pathlib.Path) -> types.ModuleType:
@@ -89,6 +96,11 @@ def _run(path: pathlib.Path) -> types.ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as e:
         raise UserError(f"{e.filename}, line {e.lineno}: {e.msg}") from e
+    for name in TABLES:
+        if not isinstance(getattr(module, name, {}), dict):
+            raise UserError(
+                f"{path}: {name} must be a dict of names, not {getattr(module, name)!r}"
+            )
     entries = [(n, key, x) for n in TABLES for key, x in getattr(module, n, {}).items()]
     for name, key, entry in entries:
         if key in TABLES[name] and _added_by.get((name, key)) != path:
@@ -125,23 +137,59 @@ def from_command_line(
         config = fill(config)
     except UserError as e:
         raise UserError(f"{where}: {e}") from e
-    known = set(paths(config))
     for arg in overrides:
-        name, equals, _ = arg.partition("=")
+        name, equals, text = arg.partition("=")
         key = name.removeprefix("--config.")
         if not arg.startswith("--config.") or not equals:
             raise UserError(f"cannot read {arg!r}; write --config=FILE or --config.KEY=VALUE")
-        if key not in known:
-            raise UserError(f"--config.{key}: {where} has no key {key!r}{suggest(key, known)}")
-    values = flags.FlagValues()
+        config = _override(config, key, text, where)
     try:
-        holder = config_flags.DEFINE_config_dict(
-            "config", config, flag_values=values, sys_argv=["tfm", *overrides]
+        return fill(config) if overrides else config
+    except UserError as e:
+        raise UserError(f"{where}: {e}") from e
+
+
+def _override(config: ConfigDict, key: str, text: str, where: str) -> ConfigDict:
+    """The config with what `text` spells under the dotted `key`."""
+    *groups, last = key.split(".")
+    config = ConfigDict(config)
+    group = config
+    for name in groups:
+        if name in group and group[name] is None:  # a group that was left out begins here
+            with group.ignore_type():
+                group[name] = ConfigDict()
+            group[name][last] = None
+        group = group.get(name) if isinstance(group, ConfigDict) else None
+    if not isinstance(group, ConfigDict) or last not in group:
+        raise UserError(f"--config.{key}: {where} has no key {key!r}{suggest(key, paths(config))}")
+    before = group[last]
+    if isinstance(before, ConfigDict):
+        keys = ", ".join(f"--config.{key}.{name}" for name in before)
+        raise UserError(f"--config.{key} is a group; set one of: {keys}")
+    value = _spelled(text, before)
+    number = type(before) is float and type(value) is int
+    if None not in (before, value) and type(value) is not type(before) and not number:
+        raise UserError(
+            f"--config.{key}={text}: it must be {_kind(type(before))}, as {before!r} is ({where})"
         )
-        values(["tfm", *overrides])
-    except (flags.Error, TypeError, ValueError) as e:
-        raise UserError(f"{e} ({where})") from e
-    return holder.value
+    with group.ignore_type():
+        group[last] = value
+    return config.lock()
+
+
+def _spelled(text: str, before: Any) -> Any:
+    """The value that `text` spells, where `before` stood."""
+    if text == "None":
+        return None
+    if isinstance(before, str):
+        return text
+    try:
+        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        value = tuple(text.split(",")) if isinstance(before, tuple | list) else text
+    if isinstance(before, tuple | list):
+        return type(before)(value if isinstance(value, tuple | list) else (value,))
+    return value
 
 
 def paths(config: ConfigDict, prefix: str = "") -> Iterator[str]:
@@ -194,5 +242,11 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             return float(value)
         if option is type(value):
             return value
-    wanted = " or ".join(getattr(o, "__name__", str(o)) for o in options)
-    raise UserError(f"{key} must be {wanted}, not {value!r}")
+    raise UserError(f"{key} must be {' or '.join(map(_kind, options))}, not {value!r}")
+
+
+def _kind(hint: Any) -> str:
+    """A type, in words."""
+    if dataclasses.is_dataclass(hint):
+        return f"a group of {', '.join(field.name for field in dataclasses.fields(hint))}"
+    return "None" if hint is types.NoneType else getattr(hint, "__name__", str(hint))

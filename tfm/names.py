@@ -4,6 +4,8 @@ import ast
 import difflib
 import inspect
 import operator
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -17,10 +19,14 @@ class UserError(ValueError):
 def suggest(name: object, known: Iterable[object]) -> str:
     """`; did you mean 'causal'?` where something is near, and the whole list where nothing is."""
     names = sorted(str(k) for k in known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(names) or 'none'}"
+    group, _, last = str(name).rpartition(".")
+    siblings = [n for n in names if n.rpartition(".")[0] == group] or names
+    for candidates, part in ((siblings, last), (names, str(name))):
+        tails = {(n.rpartition(".")[2] if part is last else n).casefold(): n for n in candidates}
+        near = difflib.get_close_matches(part.casefold(), tails, n=1, cutoff=0.5)
+        if near:
+            return f"; did you mean {tails[near[0]]!r}?"
+    return f"; known: {', '.join(siblings) or 'none'}"
 
 
 def pick(table: Mapping[str, T], name: str, what: str) -> T:
@@ -48,6 +54,8 @@ def _build(node: ast.expr, table: Mapping[str, Any], what: str, text: str) -> An
         case ast.Name(id=name):
             return _make(pick(table, name, what), name, {}, what)
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+            if any(k.arg is None for k in keywords):
+                raise UserError(f"{what} {text!r}: write {name}(option=value)")
             options = {str(k.arg): _literal(k.value, what, text) for k in keywords}
             return _make(pick(table, name, what), name, options, what)
         case ast.BinOp(left=a, op=ast.BitAnd() | ast.BitOr() as op, right=b):
@@ -72,16 +80,31 @@ def _make(entry: Any, name: str, options: dict[str, Any], what: str) -> Any:
     if not callable(entry) and not options:
         return entry
     takes = inspect.signature(entry).parameters if callable(entry) else {}
-    for option in options:
+    for option, value in options.items():
         if option not in takes:
             hint = suggest(option, takes) if takes else "; it takes none"
             raise UserError(f"{what} {name!r} has no option {option!r}{hint}")
+        if not _fits(value, takes[option].annotation):
+            kind = getattr(takes[option].annotation, "__name__", "a number")
+            raise UserError(f"{what} {name!r}: {option}={value!r} must be {kind}")
     for option, parameter in takes.items():
         if parameter.default is parameter.empty and option not in options:
             if option.rpartition("_")[2].isupper():
                 raise UserError(f"{what} {name!r} needs {option}, an array: the batch brings it")
             raise UserError(f"{what} {name!r} needs {option}: write {name}({option}=…)")
     return entry(**options)
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether an option is of the type that its function asks for."""
+    if annotation is inspect.Parameter.empty:
+        return True
+    kinds = (
+        typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    )
+    if not all(kind in (int, float, str, bool, tuple, types.NoneType) for kind in kinds):
+        kinds = (int, float)  # an array, of which a config can give one number
+    return type(value) in kinds or (float in kinds and type(value) is int)
 
 
 def _literal(node: ast.expr, what: str, text: str) -> Any:

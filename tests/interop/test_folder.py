@@ -16,8 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 from tfm import cli
 from tfm.interop import folder
-from tfm.interop.convert import to_huggingface
+from tfm.interop.convert import FAMILIES, to_huggingface
+from tfm.interop.settings import options_of
+from tfm.layers.stack import unrolled
 from tfm.models import build
+from tfm.models.spec import RecurrentSpec
 from tfm.names import UserError
 
 STORIES = pathlib.Path(os.environ.get("TFM_DATA", "nowhere")) / "stories260K"
@@ -49,6 +52,8 @@ def test_there_and_back(name, tmp_path):
     assert run("import", source, f"--workdir={tmp_path}/run") == 0
     assert run("export", f"{tmp_path}/run", f"{tmp_path}/back") == 0
     before, after = (load_file(tmp_path / at / "model.safetensors") for at in ("hf", "back"))
+    if name == "ul2":
+        before["lm_head.weight"] = before["shared.weight"]  # which older releases look for
     assert set(before) == set(after)
     for tensor, value in before.items():
         np.testing.assert_array_equal(after[tensor], value)
@@ -58,7 +63,7 @@ def test_there_and_back(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if "." not in case[0]])
 def test_transformers_loads_what_is_exported(name, tmp_path):
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from theirs import compute
 
@@ -75,7 +80,6 @@ def test_transformers_loads_what_is_exported(name, tmp_path):
     wanted, _ = cases.golden(name)
     for head, value in wanted.items():
         np.testing.assert_allclose(outputs[head], value, atol=1e-5)
-    assert torch is not None
 
 
 def test_weights_in_several_files(tmp_path, monkeypatch):
@@ -128,11 +132,90 @@ def test_tensors_that_do_not_fit_are_listed_and_nothing_is_written(change, messa
         ("llama", {"tie_word_embeddings": True}, "left over: lm_head.weight"),
         ("bert_tag", {"position_embedding_type": "relative_key"}, "only 'absolute'"),
         ("t5", {"feed_forward_proj": "gated-mish"}, "'mish' is no activation"),
+        ("t5", {"feed_forward_proj": "gated-tanh"}, "there is no gate of 'tanh' here"),
+        ("t5", {"feed_forward_proj": "fenced-relu"}, "must be NAME or gated-NAME"),
+        ("llama", {"model_type": None}, "config.json has no 'model_type'"),
+        ("llama", {"vocab_size": None}, "config.json has no 'vocab_size'"),
+        ("llama", {"vocab_size": "50"}, "vocab_size in config.json must be int, not '50'"),
+        ("llama", {"num_hidden_layers": 2.0}, "num_hidden_layers .*must be int, not 2.0"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads=0 .*must be at least 1"),
+        ("llama", {"intermediate_size": 24.0}, "intermediate_size .*must be int, not 24.0"),
+        ("llama", {"attention_bias": 1}, "attention_bias .*must be bool, not 1"),
+        ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps=nan .*must be a number from 0"),
+        ("llama", {"attention_dropout": 1.5}, "attention_dropout=1.5 .*must be less than 1"),
+        ("llama", {"hidden_act": ["silu"]}, r"hidden_act .*must be str, not \['silu'\]"),
+        ("llama", {"hidden_act": "tanh"}, "hidden_act: there is no gate of 'tanh'"),
+        ("llama", {"rope_parameters": "x"}, "rope_parameters .*must be dict, not 'x'"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": "2"}},
+         "rope_scaling.factor in config.json must be float"),
+        ("gpt2", {"n_embd": None}, "config.json has no 'n_embd'"),
+        ("bert_tag", {"type_vocab_size": 0}, "type_vocab_size=0 .*must be at least 1"),
+        ("bert_tag", {"id2label": "ab"}, "id2label .*must be dict"),
+        # What transformers reads otherwise than it is written.
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "turns all features"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
+        ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no 'rope_scaling.factor'"),
+        *(("llama", {"rope_parameters": cases.LLAMA3 | {key: None}}, f"no 'rope_parameters.{key}'")
+          for key in cases.LLAMA3 if key != "rope_type"),
+        ("llama", {"rope_scaling": cases.LLAMA3, "original_max_position_embeddings": 32},
+         "original_max_position_embeddings=32 is not supported, only 64"),
     ],
-)
+)  # fmt: skip
 def test_configs_that_we_cannot_follow_are_refused(name, config, message, tmp_path):
     with pytest.raises(UserError, match=message):
         folder.import_folder(write(tmp_path / "hf", name, **config), f"{tmp_path}/run")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("llama", ("rms_norm_eps", "rope_theta", "rope_parameters", "attention_bias", "mlp_bias")),
+        ("llama", ("tie_word_embeddings", "max_position_embeddings", "head_dim", "hidden_act")),
+        ("t5", ("feed_forward_proj", "num_decoder_layers", "tie_word_embeddings", "n_positions")),
+        ("gpt2", ("tie_word_embeddings", "n_inner", "attn_pdrop", "activation_function")),
+        ("bert_tag", ("type_vocab_size", "classifier_dropout", "is_decoder", "num_labels")),
+    ],
+)
+def test_null_is_as_good_as_absent(name, keys):
+    absent = {key: x for key, x in cases.CASES[name][1].items() if key not in keys}
+    tensors = set(weights(name))
+    to_spec = FAMILIES[absent["model_type"]].to_spec
+    assert to_spec(absent | dict.fromkeys(keys), tensors) == to_spec(absent, tensors)
+
+
+def test_whole_rates_and_bases_are_read_as_numbers():
+    config = cases.CASES["llama"][1] | {"rope_theta": 10_000, "attention_dropout": 0}
+    spec, _ = folder.from_huggingface(config, weights("llama"))
+    assert spec == folder.from_huggingface(cases.CASES["llama"][1], weights("llama"))[0]
+
+
+def test_a_classifier_that_drops_nothing_is_no_null():
+    config = cases.CASES["bert_tag"][1]
+    for value, wanted in [(0.0, None), (0.3, 0.3), (None, 0.1)]:
+        given = config | {"classifier_dropout": value}
+        assert folder.from_huggingface(given, weights("bert_tag"))[0].dropout.head == wanted
+
+
+@pytest.mark.parametrize("content", ["[1]", "null", "3"])
+def test_json_that_holds_no_names_is_refused(content, tmp_path, capsys):
+    source = pathlib.Path(write(tmp_path / "hf"))
+    config = (source / "config.json").read_text()
+    (source / "config.json").write_text(content)
+    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
+    assert "config.json must hold names and values" in capsys.readouterr().err
+    (source / "config.json").write_text(config)
+    os.rename(source / "model.safetensors", source / "other.safetensors")
+    index = source / "model.safetensors.index.json"
+    for text, message in [
+        (content, "must hold names and values"),
+        ("{}", "has no 'weight_map'"),
+        ('{"weight_map": [1]}', "has no 'weight_map'"),
+        ('{"weight_map": {"a": "../other.safetensors"}}', "which is no file beside it"),
+        ('{"weight_map": {"a": 3}}', "weight_map names 3"),
+    ]:
+        index.write_text(text)
+        assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
+        assert message in capsys.readouterr().err
 
 
 def test_folders_that_cannot_be_read_are_named(tmp_path, capsys):
@@ -145,9 +228,25 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, capsys):
     (source / "model.safetensors").write_bytes(b"nonsense")
     assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
     assert "is damaged" in capsys.readouterr().err
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors").mkdir()
+    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
+    assert "cannot read" in capsys.readouterr().err
     (source / "config.json").write_text("{")
     assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
     assert "config.json is not JSON" in capsys.readouterr().err
+    (source / "config.json").unlink()
+    (source / "config.json").mkdir()
+    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_params_that_cannot_be_read_are_named(tmp_path, capsys):
+    folder.import_folder(write(tmp_path / "hf"), f"{tmp_path}/run")
+    (tmp_path / "run/params/_METADATA").unlink()
+    assert run("export", f"{tmp_path}/run", f"{tmp_path}/back") == 2
+    assert "params is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "back").exists()
 
 
 def test_arguments_are_named(tmp_path, capsys):
@@ -157,6 +256,10 @@ def test_arguments_are_named(tmp_path, capsys):
         ((f"--workdir={tmp_path}/run",), "1 folder(s) wanted, 0 given"),
         ((source, f"--workdri={tmp_path}/run"), "did you mean 'workdir'"),
         ((source, f"--workdir={tmp_path}/run", "--dtype=float23"), "did you mean 'float32'"),
+        ((source, "--workdir", f"{tmp_path}/run"), "--workdir gives no value: write --workdir="),
+        ((source, "--workdir="), "--workdir= gives no value: write --workdir="),
+        ((source, f"--workdir={tmp_path}/a", f"--workdir={tmp_path}/b"), "given more than once"),
+        (("", f"--workdir={tmp_path}/run"), "the name of a folder is empty"),
         ((source, f"--workdir={source}"), "exists already, and is not empty"),
         ((source, "--workdir=/proc/nowhere/run"), "cannot write to /proc/nowhere"),
     ]:
@@ -165,7 +268,7 @@ def test_arguments_are_named(tmp_path, capsys):
     assert run("export", source) == 2
     assert "2 folder(s) wanted, 1 given" in capsys.readouterr().err
     assert run("export", source, f"{tmp_path}/out") == 2
-    assert "has no 'model'" in capsys.readouterr().err
+    assert "has no group 'model'" in capsys.readouterr().err
 
 
 def test_models_that_transformers_does_not_know_are_refused():
@@ -177,9 +280,130 @@ def test_models_that_transformers_does_not_know_are_refused():
         to_huggingface(
             dataclasses.replace(spec, norm=dataclasses.replace(spec.norm, place="sandwich")), params
         )
+    plain = dataclasses.replace(spec.feedforward, kind="gelu")
+    with pytest.raises(UserError, match="llama: feedforward.kind='gelu' has no gate, and LLaMA's"):
+        to_huggingface(dataclasses.replace(spec, feedforward=plain), params)
+    with pytest.raises(UserError, match="no model of family 'recurrent'; these can be exported"):
+        to_huggingface(RecurrentSpec(vocab=5, width=4, hidden=4), {})
     # How it is run and trained is no business of theirs.
     other = dataclasses.replace(spec, remat="full", dtype="bfloat16")
     assert to_huggingface(other, params)[0]["model_type"] == "llama"
+
+
+def test_parameters_that_do_not_fit_are_listed():
+    spec, params = folder.from_huggingface(cases.CASES["llama"][1], weights("llama"))
+    for form in (params, unrolled(params)):
+        assert set(to_huggingface(spec, form)[1]) == set(weights("llama"))
+    wide = dataclasses.replace(spec.feedforward, width=21)
+    with pytest.raises(
+        UserError,
+        match=r"misshapen: decoder/layers/feedforward/down/kernel is \(2, 20, 12\), expec",
+    ):
+        to_huggingface(dataclasses.replace(spec, feedforward=wide), params)
+    with pytest.raises(UserError, match=r"missing: decoder/norm/scale \(12,\)"):
+        to_huggingface(spec, params | {"decoder": {"layers": params["decoder"]["layers"]}})
+    with pytest.raises(UserError, match=r"left over: extra \(3,\)"):
+        to_huggingface(spec, params | {"extra": np.zeros(3)})
+    with pytest.raises(UserError, match=r"left over: decoder/layer_1/"):
+        to_huggingface(dataclasses.replace(spec, layers=1), unrolled(params))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: {"attention": dataclasses.replace(s.attention, heads=5, head_width=None)}, "5"),
+        (lambda s: {"position": dataclasses.replace(s.position, scheme="rotary(")}, "'rotary\\('"),
+        (lambda s: {"layers": 0}, "model.layers=0 must be at least 1"),
+    ],
+)
+def test_specs_that_cannot_be_built_are_not_exported(change, message):
+    spec, params = folder.from_huggingface(cases.CASES["llama"][1], weights("llama"))
+    with pytest.raises(UserError, match=message):
+        to_huggingface(dataclasses.replace(spec, **change(spec)), params)
+
+
+def test_options_are_read_or_refused():
+    assert options_of("rotary(base=3.0)", "rotary", "scheme") == {"base": 3.0}
+    for scheme in ("rotary(", "rotary(base=x)", ""):
+        with pytest.raises(UserError, match="is not a name or name"):
+            options_of(scheme, "rotary", "scheme")
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "message"),
+    [
+        (lambda t: t | {"model.norm.weight": np.ones(12, np.int32)}, "float32",
+         "no weights: norm.weight is int32, not float32 or"),
+        (lambda t: t | {"model.norm.weight": np.full(12, 7e4, np.float32)}, "float16",
+         "too large for float16: norm.weight, stored as float32"),
+        (lambda t: t | {"norm.weight": t["model.norm.weight"]}, "float32",
+         "norm.weight and model.norm.weight are one tensor; the weights hold both|"
+         "model.norm.weight and norm.weight are one tensor; the weights hold both"),
+        (lambda t: t | {"model.norm.weight": np.ones(12, ml_dtypes.float8_e4m3fn)}, "float32",
+         "model.norm.weight is stored as F8_E4M3, which we do not read"),
+    ],
+)  # fmt: skip
+def test_weights_that_would_change_silently_are_refused(change, dtype, message, tmp_path):
+    source = write(tmp_path / "hf", change=change)
+    with pytest.raises(UserError, match=message):
+        folder.import_folder(source, f"{tmp_path}/run", dtype)
+
+
+def test_what_was_infinite_stays_so(tmp_path):
+    odd = lambda t: t | {"model.norm.weight": np.full(12, np.inf, np.float32)}
+    folder.import_folder(write(tmp_path / "hf", change=odd), f"{tmp_path}/run", "float16")
+    assert np.isinf(folder.load(f"{tmp_path}/run")[1]["decoder"]["norm"]["scale"]).all()
+
+
+def test_weights_of_several_dtypes(tmp_path):
+    def mixed(tensors):
+        matrix = {True: ml_dtypes.bfloat16, False: np.float64}
+        return {name: x.astype(matrix["norm" not in name]) for name, x in tensors.items()}
+
+    source = write(tmp_path / "hf", change=mixed)
+    folder.import_folder(source, f"{tmp_path}/run", "stored")
+    folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
+    assert json.loads((tmp_path / "back/config.json").read_text())["dtype"] == "bfloat16"
+    before, after = (load_bits(tmp_path / at / "model.safetensors") for at in ("hf", "back"))
+    assert before == after
+
+
+def test_layers_that_no_dtype_holds_are_refused(tmp_path):
+    def mixed(tensors):
+        kinds = {True: ml_dtypes.bfloat16, False: np.float16}
+        return {name: x.astype(kinds["layers.0" in name]) for name, x in tensors.items()}
+
+    source = write(tmp_path / "hf", change=mixed)
+    with pytest.raises(UserError, match="--dtype=float32 holds both"):
+        folder.import_folder(source, f"{tmp_path}/run", "stored")
+    folder.import_folder(source, f"{tmp_path}/run")
+
+
+def test_labels_and_nulls_of_the_original_are_kept(tmp_path):
+    own = {"classifier_dropout": None, "label2id": {"a": 0, "b": 1, "c": 2}, "pad_token_id": 7}
+    for name in ("bert_tag", "bert_masked_lm"):
+        folder.import_folder(write(tmp_path / name, name, **own), f"{tmp_path}/run_{name}")
+        folder.export_folder(f"{tmp_path}/run_{name}", f"{tmp_path}/back_{name}")
+        said = json.loads((tmp_path / f"back_{name}/config.json").read_text())
+        assert {key: said[key] for key in own} == own
+        assert said["id2label"] == cases.BERT["id2label"]
+    # Another number of classes has no use for the old names.
+    other = folder._kept({"model_type": "bert", "id2label": {"0": "LABEL_0"}}, said)
+    assert other["id2label"] == {"0": "LABEL_0"}
+
+
+def test_a_tied_head_that_is_not_scaled_is_written_for_older_releases(tmp_path):
+    """They take `tie_word_embeddings: false` to mean a head of its own."""
+    folder.import_folder(write(tmp_path / "hf", "ul2"), f"{tmp_path}/run")
+    folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
+    tensors = load_file(tmp_path / "back/model.safetensors")
+    np.testing.assert_array_equal(tensors["lm_head.weight"], tensors["shared.weight"])
+    assert json.loads((tmp_path / "back/config.json").read_text())["tie_word_embeddings"] is False
+    folder.import_folder(f"{tmp_path}/back", f"{tmp_path}/again")
+    spec, _ = folder.load(f"{tmp_path}/again")
+    assert spec.tied
+    assert not spec.scale_head
+    assert spec == folder.load(f"{tmp_path}/run")[0]
 
 
 def test_half_precision_weights(tmp_path):
@@ -207,6 +431,23 @@ def test_a_folder_is_never_half_written(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "save_params", lambda *_: (_ for _ in ()).throw(OSError("full")))
     with pytest.raises(UserError, match="cannot write .*full"):
         folder.import_folder(source, f"{tmp_path}/run")
+    with pytest.raises(UserError, match="cannot write .*full"):
+        folder.import_folder(source, f"{tmp_path}/new/deep/run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
+
+
+def test_what_cannot_be_read_is_not_said_to_be_unwritable(tmp_path, monkeypatch):
+    source = write(tmp_path / "hf")
+
+    def fails(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", fails)
+    with pytest.raises(UserError, match="cannot read .*tokenizer.json: Permission denied"):
+        folder.import_folder(source, f"{tmp_path}/new/run")
+    monkeypatch.setattr(pathlib.Path, "read_text", fails)
+    with pytest.raises(UserError, match="cannot read .*config.json: Permission denied"):
+        folder.import_folder(source, f"{tmp_path}/new/run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 

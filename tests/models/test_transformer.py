@@ -142,8 +142,10 @@ def test_padding_and_packing_change_nothing(scheme):
     np.testing.assert_allclose(got[0, 5:], alone[1], atol=2e-5)
 
 
-def test_packed_pairs():
-    module, _ = make("encoder_decoder", position={"scheme": "sinusoidal"})
+@pytest.mark.parametrize("score", ["scaled_dot", "static"])
+def test_packed_pairs(score):
+    attention = {"heads": 4, "score": score}
+    module, _ = make("encoder_decoder", position={"scheme": "sinusoidal"}, attention=attention)
     params = init(module, SOURCE, TOKENS)
     apply = functools.partial(call, module, params)
     alone = apply(SOURCE[:, :5], TOKENS[:, :4])
@@ -175,11 +177,13 @@ def test_intermediates_by_name():
     logits, made = call(module, params, SOURCE, TOKENS, want=("states", "weights"))
     assert jax.tree.map(jnp.shape, made) == {
         "encoder": {
+            "final_BTD": (2, 9, 16),
             "embedding_BTD": (2, 9, 16),
             "states_NBTD": (2, 2, 9, 16),
             "weights_NBHTS": (2, 2, 4, 9, 9),
         },
         "decoder": {
+            "final_BTD": (2, 7, 16),
             "embedding_BTD": (2, 7, 16),
             "states_NBTD": (3, 2, 7, 16),
             "weights_NBHTS": (3, 2, 4, 7, 7),
@@ -224,6 +228,54 @@ def test_positions_concatenated_take_their_width_from_the_model():
     assert tree["decoder"]["table"]["table_w_LD"].shape == (12, 6)
     with pytest.raises(UserError, match="the head cannot be tied"):
         make("decoder", position=position)
+
+
+def test_without_attention_there_is_nothing_of_it():
+    """One value takes it out, whatever else the config says of it."""
+    module, _ = make(
+        "decoder",
+        attention={"heads": 5, "score": "none"},
+        position={"scheme": "relative"},
+        dropout={"attention": 0.1},
+    )
+    tree = jax.eval_shape(module.init, jax.random.key(0), TOKENS)["params"]["decoder"]
+    assert set(tree) == {"layers", "norm"}
+    assert set(tree["layers"]) == {"feedforward", "feedforward_norm"}
+    with pytest.raises(UserError, match="this model has no attention"):
+        module.init(jax.random.key(0), TOKENS, want=("weights",))
+
+
+def test_missing_layers_are_noticed():
+    with pytest.raises(UserError, match=r"layers \[0, 2\] are not all"):
+        scanned({"layer_0": {"w": np.zeros(2)}, "layer_2": {"w": np.zeros(2)}})
+
+
+def test_longer_than_trained_on():
+    """Only a table with a row for each position has an end."""
+    long = jnp.tile(TOKENS, (1, 3))
+    for scheme in ("sinusoidal", "rotary", "alibi", "relative", "none"):
+        module, _ = make("decoder", position={"scheme": scheme})
+        assert jax.eval_shape(module.init, jax.random.key(0), long)
+    module, _ = make("decoder", position={"scheme": "learned"})
+    with pytest.raises(UserError, match="21 long, but max_length=12"):
+        jax.eval_shape(module.init, jax.random.key(0), long)
+
+
+def test_logits_of_half_precision_states_are_not_rounded():
+    for tied in (True, False):
+        module, _ = make("decoder", dtype="bfloat16", tied=tied, vocab=200)
+        logits = call(module, init(module, TOKENS), TOKENS)
+        assert np.any(logits != logits.astype(jnp.bfloat16).astype(jnp.float32))
+
+
+@pytest.mark.parametrize("place", ["embedding", "output"])
+def test_a_stack_drops_at_both_ends(place):
+    module, _ = make("decoder", layers=1)
+    params = init(module, TOKENS)
+    at = lambda rate, key: Dropouts({place: jnp.float32(rate)}, jax.random.key(key))
+    off = call(module, params, TOKENS)
+    np.testing.assert_allclose(call(module, params, TOKENS, dropouts=at(0.0, 0)), off, atol=1e-5)
+    assert np.any(np.abs(call(module, params, TOKENS, dropouts=at(0.5, 0)) - off) > 1e-3)
 
 
 def test_position_parameters_are_shared_or_not():
@@ -308,7 +360,21 @@ def test_where_weights_begin():
                      "feedforward": {"width": 8, "kind": "none"}}, "nothing is left of a layer"),
         ("encoder", {"heads": ("mask_lm",)}, "unknown model.heads entry 'mask_lm'; .*'masked_lm'"),
         ("encoder", {"heads": ("classify",)}, "model.classes is missing"),
-        ("encoder", {"heads": ("tag",), "classes": 3, "pooler": True}, "'tag' reads the states"),
+        ("encoder", {"heads": ("tag", "tag"), "classes": 3}, "each head once"),
+        ("encoder", {"types": -1}, "model.types=-1 must be at least 0"),
+        ("encoder", {"heads": ("pair",), "classes": 2, "dropout": {"head": 0.1}}, "nothing is dr"),
+        ("decoder", {"dropout": {"residual": 1.0}}, r"dropout.residual=1.0 must be in \[0, 1\)"),
+        ("decoder", {"dropout": {"residual": -0.1}}, "model.dropout.residual=-0.1 must be in"),
+        ("decoder", {"norm": {"eps": 0.0}}, "model.norm.eps=0.0 must be above 0"),
+        ("decoder", {"vocab": 10**13}, "beyond what arrays can have"),
+        ("decoder", {"position": {"scheme": "rotary(base=0)"}}, "base > 0"),
+        ("decoder", {"position": {"scheme": "rotary(base='a')"}}, "base='a' must be float"),
+        ("decoder", {"mask": "prefix(length=None)"}, "length=None must be"),
+        ("decoder", {"initial": {"kernel": "normal(stddev=-1)"}}, "stddev=-1 must be at least 0"),
+        ("decoder", {"initial": {"kernel": "lecun_normal(in_axis=3)"}}, "it takes none"),
+        ("decoder", {"attention": {"heads": 4, "score": "none", "normalizer": "qqq"}},
+         "unknown model.attention.normalizer 'qqq'"),
+        ("decoder", {"attention": 3}, "model.attention must be a group of heads, head_width"),
         ("encoder", {"heads": ("masked_lm",), "classes": 3}, "model.classes=3: no head in"),
         ("encoder", {"dropout": {"head": 0.1}}, "model.dropout.head=0.1: nothing is dropped there"),
         ("decoder", {"dropout": {"head": 0.1}}, "this model drops at: embedding, attention, resi"),
@@ -325,8 +391,10 @@ def test_what_cannot_be_is_named(family, changes, message):
 
 
 def test_a_config_without_a_model_is_named():
-    with pytest.raises(UserError, match="no 'model'"):
+    with pytest.raises(UserError, match="no group 'model'"):
         build.spec(ConfigDict({"modle": {}}))
+    with pytest.raises(UserError, match="missing key 'model.family'"):
+        build.spec(ConfigDict({"model": {"family": ["decoder"]}}))
     with pytest.raises(UserError, match="missing key 'model.family', one of: encoder, decoder"):
         build.spec(ConfigDict({"model": {}}))
     with pytest.raises(UserError, match="missing key 'model.vocab'"):

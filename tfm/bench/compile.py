@@ -8,6 +8,7 @@ median of rounds taken in turns, and given as ratios to the first row. Keys, wit
 """
 
 import dataclasses
+import functools
 import json
 import statistics
 import time
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tfm.config import from_command_line, from_spec, to_spec
+from tfm.config import from_command_line, from_spec, paths, to_spec
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, PositionSpec
 from tfm.names import UserError
@@ -62,8 +63,10 @@ def get_config() -> ConfigDict:
 
 def main(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
-        keys = "".join(f"  --config.{key}={value}\n" for key, value in get_config().items())
-        print((__doc__ or "") + keys, end="")
+        config = get_config()
+        keys = [key for key in paths(config) if not isinstance(_at(config, key), ConfigDict)]
+        lines = (f"  --config.{key}={_at(config, key)}\n" for key in keys)
+        print((__doc__ or "") + "".join(lines), end="")
         return
     as_json = "--json" in argv
     config = from_command_line([arg for arg in argv if arg != "--json"], get_config())
@@ -78,9 +81,19 @@ def main(argv: Sequence[str]) -> None:
     Console().print(table)
 
 
+def _at(config: ConfigDict, key: str) -> Any:
+    return functools.reduce(lambda group, name: group[name], key.split("."), config)
+
+
 def measure(spec: CompileBench) -> list[Row]:
-    if not spec.layers or not spec.scan or min(*spec.layers, spec.rounds) < 1:
-        raise UserError("layers and scan must not be empty; layers and rounds are at least 1")
+    if not spec.layers or not spec.scan:
+        raise UserError("layers and scan must not be empty")
+    if min(*spec.layers, spec.rounds, spec.batch, spec.length) < 1:
+        raise UserError("layers, rounds, batch and length must be at least 1")
+    default = CompileBench().model
+    if (spec.model.layers, spec.model.scan) != (default.layers, default.scan):
+        raise UserError("model.layers and model.scan follow from layers and scan; set those")
+    build.model(spec.model)
     cells = [(layers, scan) for scan in spec.scan for layers in spec.layers]
     seconds: dict[tuple[int, bool], list[float]] = {cell: [] for cell in cells}
     turns = [cell for _ in range(spec.rounds) for cell in cells]

@@ -9,20 +9,26 @@ from typing import Any
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from ml_collections import ConfigDict
 
+from tfm.config import to_spec
 from tfm.interop import names, settings
 from tfm.interop.names import Pair
-from tfm.layers.stack import scanned, unrolled
+from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.models import build
+from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 from tfm.names import UserError, pick
 
 Tree = Mapping[str, Any]
+Shapes = Mapping[str, tuple[int, ...]]
+FLOATS = ("float32", "bfloat16", "float16", "float64")  # what a weight may be stored as
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
     """One `model_type` of transformers."""
 
+    spec: type[DecoderSpec] | type[EncoderSpec] | type[EncoderDecoderSpec]  # what it is here
     to_spec: Callable[[settings.Config, Collection[str]], Any]
     to_config: Callable[[Any], dict[str, Any]]
     pairs: Callable[[Any], Iterator[Pair]]
@@ -34,6 +40,7 @@ class Family:
 
 FAMILIES = {
     "gpt2": Family(
+        DecoderSpec,
         settings.from_gpt2,
         settings.to_gpt2,
         names.gpt2,
@@ -42,6 +49,7 @@ FAMILIES = {
         buffers=r"h\.\d+\.attn\.(masked_)?bias",
     ),
     "llama": Family(
+        DecoderSpec,
         settings.from_llama,
         settings.to_llama,
         names.llama,
@@ -50,6 +58,7 @@ FAMILIES = {
         buffers=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
     ),
     "bert": Family(
+        EncoderSpec,
         settings.from_bert,
         settings.to_bert,
         names.bert,
@@ -62,6 +71,7 @@ FAMILIES = {
         buffers=r"embeddings\.position_ids",
     ),
     "t5": Family(
+        EncoderDecoderSpec,
         settings.from_t5,
         settings.to_t5,
         names.t5,
@@ -77,20 +87,33 @@ FAMILIES = {
 
 
 def from_huggingface(
-    config: settings.Config, tensors: Mapping[str, np.ndarray]
+    config: settings.Config, tensors: Mapping[str, np.ndarray], dtype: np.dtype | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """A spec and its parameters. What is missing, left over or misshapen is listed."""
-    kind = str(config.get("model_type"))
-    family = pick(FAMILIES, kind, "model_type")
-    tensors = {_body(family, name): tensor for name, tensor in tensors.items()}
-    tensors = {n: t for n, t in tensors.items() if not re.fullmatch(family.buffers, n)}
+    """A spec and its parameters, as `dtype` or as they are stored.
+
+    What is missing, left over or misshapen, or no number of that dtype, is listed.
+    """
+    family = pick(FAMILIES, settings.value(config, "model_type", str), "model_type")
+    named: dict[str, str] = {}
+    for name in tensors:
+        body = _body(family, name)
+        if body in named:
+            raise UserError(f"{named[body]} and {name} are one tensor; the weights hold both")
+        named[body] = name
+    held = {n: tensors[name] for n, name in named.items() if not re.fullmatch(family.buffers, n)}
     spare = {  # an untied head that happens to equal the embedding is wanted all the same
-        copy: tensors.pop(copy)
+        copy: held.pop(copy)
         for copy, original in family.copies.items()
-        if copy in tensors and np.array_equal(tensors[copy], tensors.get(original, ()))
+        if copy in held and np.array_equal(held[copy], held.get(original, ()))
     }
+    spec = _spec(family, config, held)
+    return spec, from_tensors(spec, family.pairs(spec), held, spare, dtype)
+
+
+def _spec(family: Family, config: settings.Config, tensors: Collection[str]) -> Any:
+    """Their config as a spec that can be written to a file and read again."""
     spec = family.to_spec(config, tensors)
-    return spec, from_tensors(spec, family.pairs(spec), tensors, spare)
+    return to_spec(family.spec, ConfigDict(dataclasses.asdict(spec)), "model.")
 
 
 def from_tensors(
@@ -98,9 +121,10 @@ def from_tensors(
     pairs: Iterable[Pair],
     tensors: Mapping[str, np.ndarray],
     spare: Mapping[str, np.ndarray] = MappingProxyType({}),
+    dtype: np.dtype | None = None,
 ) -> dict[str, Any]:
     """The parameters that `pairs` find in `tensors`; `spare` ones need not be used."""
-    shapes = _shapes(spec)
+    shapes = _shapes(spec, scan=False)
     taken: dict[str, np.ndarray] = {}
     wrong, left = [], dict(tensors)
     for pair in pairs:
@@ -110,19 +134,48 @@ def from_tensors(
             wrong.append(f"missing: {pair.theirs} {wanted}")
         elif tensor.shape != wanted:
             wrong.append(f"misshapen: {pair.theirs} is {tensor.shape}, expected {wanted}")
+        elif str(tensor.dtype) not in FLOATS:
+            wrong.append(f"no weights: {pair.theirs} is {tensor.dtype}, not {' or '.join(FLOATS)}")
+        elif (cast := _cast(tensor, dtype)) is None:
+            wrong.append(f"too large for {dtype}: {pair.theirs}, stored as {tensor.dtype}")
         else:
-            parts = pair.take(tensor, [shapes[path] for path in pair.ours])
+            parts = pair.take(cast, [shapes[path] for path in pair.ours])
             taken |= dict(zip(pair.ours, parts, strict=True))
     wrong += [f"left over: {name} {tensor.shape}" for name, tensor in left.items()]
     if wrong:
         raise UserError("the weights do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
     tree = unflatten_dict(taken, sep="/")
-    return scanned(tree) if spec.scan else tree
+    if not spec.scan:
+        return tree
+    try:
+        return scanned(tree)
+    except np.exceptions.DTypePromotionError:
+        raise UserError(
+            "some layers are stored as bfloat16 and some as float16; --dtype=float32 holds both"
+        ) from None
+
+
+def _cast(tensor: np.ndarray, dtype: np.dtype | None) -> np.ndarray | None:
+    """The tensor as `dtype`, or None where a number of it would become infinite."""
+    if dtype is None or tensor.dtype == dtype:
+        return tensor
+    with np.errstate(over="ignore"):
+        cast = tensor.astype(dtype)
+    return None if np.any(np.isfinite(tensor) & ~np.isfinite(cast)) else cast
 
 
 def to_huggingface(spec: Any, params: Tree) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Their config and tensors. What they have no name for is listed."""
-    family, config = _family_of(spec)
+    """Their config and tensors. What does not fit the spec, or has no name there, is listed."""
+    families = {kind: family for kind, family in FAMILIES.items() if type(spec) is family.spec}
+    if not families:
+        can = ", ".join(sorted({family.spec.family for family in FAMILIES.values()}))
+        raise UserError(
+            f"transformers has no model of family {spec.family!r}; these can be exported: {can}"
+        )
+    given = {path: np.shape(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
+    shapes = _shapes(spec, scan=any(SCANNED in path.split("/") for path in given))
+    family, config = _family_of(families, spec)
+    _check(shapes, given)
     tensors = to_tensors(family.pairs(spec), params)
     if config["architectures"] == ["BertModel"]:
         return config, tensors
@@ -130,6 +183,29 @@ def to_huggingface(spec: Any, params: Tree) -> tuple[dict[str, Any], dict[str, n
         name if name.startswith(family.heads) else family.prefix + name: tensor
         for name, tensor in tensors.items()
     }
+
+
+def copied(spec: Any, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors to be written, with the copies that older releases of transformers look for.
+
+    They take `tie_word_embeddings: false`, by which T5 says that states are not scaled, to mean a
+    head of its own.
+    """
+    tied = isinstance(spec, EncoderDecoderSpec) and spec.tied and not spec.scale_head
+    return {**tensors, "lm_head.weight": tensors["shared.weight"]} if tied else dict(tensors)
+
+
+def _check(wanted: Shapes, given: Shapes) -> None:
+    """Raise where parameters are not those that a spec asks for."""
+    wrong = [f"missing: {path} {wanted[path]}" for path in wanted.keys() - given.keys()]
+    wrong += [f"left over: {path} {given[path]}" for path in given.keys() - wanted.keys()]
+    wrong += [
+        f"misshapen: {path} is {given[path]}, expected {wanted[path]}"
+        for path in wanted.keys() & given.keys()
+        if wanted[path] != given[path]
+    ]
+    if wrong:
+        raise UserError("the parameters do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
 
 
 def to_tensors(pairs: Iterable[Pair], params: Tree) -> dict[str, np.ndarray]:
@@ -146,15 +222,15 @@ def to_tensors(pairs: Iterable[Pair], params: Tree) -> dict[str, np.ndarray]:
     return out
 
 
-def _family_of(spec: Any) -> tuple[Family, dict[str, Any]]:
+def _family_of(families: Mapping[str, Family], spec: Any) -> tuple[Family, dict[str, Any]]:
     """The family that can say all that `spec` says, and its config."""
     reasons = []
-    for kind, family in FAMILIES.items():
+    for kind, family in families.items():
         try:
             config = {**family.to_config(spec), "model_type": kind}
             held = {pair.theirs for pair in family.pairs(spec)}
-            changed = settings.differences(spec, family.to_spec(config, held))
-        except (UserError, AttributeError) as e:
+            changed = settings.differences(spec, _spec(family, config, held))
+        except UserError as e:
             reasons.append(f"{kind}: {e}")
             continue
         if not changed:
@@ -163,9 +239,10 @@ def _family_of(spec: Any) -> tuple[Family, dict[str, Any]]:
     raise UserError("no family of transformers is this model:\n  " + "\n  ".join(reasons))
 
 
-def _shapes(spec: Any) -> dict[str, tuple[int, ...]]:
-    unscanned = dataclasses.replace(spec, scan=False)
-    module, inputs = build.model(unscanned), build.example(unscanned, 1, 1)
+def _shapes(spec: Any, scan: bool) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, of a spec that can be built."""
+    spec = dataclasses.replace(spec, scan=scan)
+    module, inputs = build.model(spec), build.example(spec, 1, 1)
     tree = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     return {path: leaf.shape for path, leaf in flatten_dict(tree["params"], sep="/").items()}
 

@@ -10,6 +10,7 @@ over or misshapen is an error that lists it, and then nothing is written. --dtyp
 stored weights: float32, bfloat16, float16, or stored, which leaves it as it is.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -17,15 +18,14 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import ml_dtypes
 import numpy as np
 
 from tfm import config as configs
-from tfm.interop.convert import from_huggingface, to_huggingface
+from tfm.interop.convert import copied, from_huggingface, to_huggingface
 from tfm.models import build
 from tfm.names import UserError, pick, suggest
 
@@ -77,55 +77,82 @@ def _arguments(
     options = {}
     for arg in argv:
         if arg.startswith("--"):
-            name, equals, value = arg.removeprefix("--").partition("=")
-            if name not in known or not equals:
+            name, _, value = arg.removeprefix("--").partition("=")
+            if name not in known:
                 raise UserError(f"cannot read {arg!r}{suggest(name, known)}")
+            if not value:
+                raise UserError(f"{arg} gives no value: write --{name}=VALUE, with nothing between")
+            if name in options:
+                raise UserError(f"--{name} is given more than once")
             options[name] = value
     if len(found) != words:
         raise UserError(f"{words} folder(s) wanted, {len(found)} given; see tfm VERB --help")
+    if "" in found:
+        raise UserError("the name of a folder is empty")
     return found, options
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
     """A Hugging Face folder as a run folder: config.json, params, tokenizer."""
     folder = pathlib.Path(source)
-    config = _read_json(folder / "config.json")
+    _check_free(workdir)
     wanted = pick(DTYPES, dtype, "dtype")
+    config = _read_json(folder / "config.json")
+    spec, params = from_huggingface(config, read_tensors(folder), wanted)
+    tokenizer = _read_files(folder / name for name in TOKENIZER)
     with _new_folder(workdir) as new:
-        spec, params = from_huggingface(config, read_tensors(folder))
-        if wanted is not None:
-            params = jax.tree.map(lambda x: x.astype(wanted), params)
         _write_json(new / "config.json", {"model": dataclasses.asdict(spec)})
         _write_json(new / "huggingface.json", config)
         save_params(new / "params", params)
-        for name in TOKENIZER:
-            if (folder / name).exists():
-                (new / "tokenizer").mkdir(exist_ok=True)
-                shutil.copyfile(folder / name, new / "tokenizer" / name)
+        if tokenizer:
+            (new / "tokenizer").mkdir()
+        for name, content in tokenizer.items():
+            (new / "tokenizer" / name).write_bytes(content)
     return pathlib.Path(workdir)
 
 
 def export_folder(workdir: str, target: str) -> pathlib.Path:
     """A run folder as one that transformers loads."""
     folder = pathlib.Path(workdir)
+    _check_free(target)
     spec, params = load(folder)
+    config, tensors = to_huggingface(spec, params)
+    before = folder / "huggingface.json"
+    if before.exists():
+        config = _kept(config, _read_json(before))
+    numbers: collections.Counter[str] = collections.Counter()
+    for tensor in tensors.values():
+        numbers[str(tensor.dtype)] += tensor.size
+    ((dtype, _),) = numbers.most_common(1)
+    tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     with _new_folder(target) as new:
-        config, tensors = to_huggingface(spec, params)
-        before = folder / "huggingface.json"
-        if before.exists():  # what says nothing of the weights: the ids of special tokens…
-            kept = {k: v for k, v in _read_json(before).items() if k not in ROPE}
-            if kept.get("model_type") == config["model_type"]:
-                config = {**kept, **config}
-        (dtype,) = {str(tensor.dtype) for tensor in tensors.values()}
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
-        write_tensors(new, tensors)
-        if (folder / "tokenizer").exists():
-            for path in (folder / "tokenizer").iterdir():
-                shutil.copyfile(path, new / path.name)
+        write_tensors(new, copied(spec, tensors))
+        for name, content in tokenizer.items():
+            (new / name).write_bytes(content)
     return pathlib.Path(target)
 
 
-ROPE = ("rope_parameters", "rope_scaling", "rope_theta", "scale_decoder_outputs")  # told anew
+TOLD_ANEW = (
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "scale_decoder_outputs",
+    "num_labels",
+)
+
+
+def _kept(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with what the original said besides: the ids of special tokens, the labels…"""
+    if before.get("model_type") != config["model_type"]:
+        return config
+    merged = {k: v for k, v in before.items() if k not in TOLD_ANEW} | config
+    labels = before.get("id2label")
+    if isinstance(labels, dict) and len(labels) == len(config.get("id2label", ())):
+        merged |= {"id2label": labels, "label2id": before.get("label2id")}
+    return merged
 
 
 def load(workdir: str | pathlib.Path) -> tuple[Any, dict[str, Any]]:
@@ -136,8 +163,11 @@ def load(workdir: str | pathlib.Path) -> tuple[Any, dict[str, Any]]:
     spec = build.spec(build.fill(configs.load(str(folder / "config.json"))))
     if not (folder / "params").is_dir():
         raise UserError(f"{folder} has no params: it is not the folder of an import")
-    with ocp.StandardCheckpointer() as checkpointer:
-        return spec, checkpointer.restore((folder / "params").absolute())
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            return spec, checkpointer.restore((folder / "params").absolute())
+    except (OSError, ValueError) as e:
+        raise UserError(f"{folder / 'params'} is damaged: {e}") from e
 
 
 def save_params(path: pathlib.Path, params: Mapping[str, Any]) -> None:
@@ -155,7 +185,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     if (folder / "model.safetensors").exists():
         files = [folder / "model.safetensors"]
     elif index.exists():
-        files = [folder / name for name in sorted(set(_read_json(index)["weight_map"].values()))]
+        files = [folder / name for name in _indexed(index)]
     else:
         pickled = sorted(path.name for path in folder.glob("*.bin"))
         hint = f"; {pickled[0]} is a pickle, which is never read" if pickled else ""
@@ -167,12 +197,31 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     for file in files:
         try:
             with safe_open(file, "numpy") as opened:
-                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+                for name in opened.keys():  # noqa: SIM118
+                    kind = opened.get_slice(name).get_dtype()
+                    if kind.startswith("F") and kind not in ("F16", "F32", "F64"):
+                        raise UserError(f"{file}: {name} is stored as {kind}, which we do not read")
+                    if name in tensors:
+                        raise UserError(f"{file} holds {name}, as another file does")
+                    tensors[name] = opened.get_tensor(name)
         except FileNotFoundError:
             raise UserError(f"{file} is missing, but {index.name} names it") from None
+        except OSError as e:
+            raise UserError(f"cannot read {file}: {e}") from e
         except SafetensorError as e:
             raise UserError(f"{file} is damaged: {e}") from e
     return tensors
+
+
+def _indexed(index: pathlib.Path) -> list[str]:
+    """The files that an index names, which lie beside it."""
+    named = _read_json(index).get("weight_map")
+    if not isinstance(named, dict) or not named:
+        raise UserError(f"{index} has no 'weight_map': a file's name for each tensor's")
+    for file in named.values():
+        if not isinstance(file, str) or pathlib.PurePath(file).name != file:
+            raise UserError(f"{index}: weight_map names {file!r}, which is no file beside it")
+    return sorted(set(named.values()))
 
 
 def write_tensors(folder: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -200,28 +249,42 @@ def write_tensors(folder: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> No
     _write_json(folder / "model.safetensors.index.json", index)
 
 
+def _check_free(where: str) -> None:
+    target = pathlib.Path(where)
+    try:
+        taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
+    except OSError as e:
+        raise UserError(f"cannot write to {where}: {e.strerror}") from e
+    if taken:
+        raise UserError(f"{where} exists already, and is not empty")
+
+
 @contextlib.contextmanager
 def _new_folder(where: str) -> Iterator[pathlib.Path]:
     """A folder that appears whole, when all has been written to it, or not at all."""
+    _check_free(where)
     target = pathlib.Path(where).absolute()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{where} exists already, and is not empty")
+    made = [parent for parent in target.parents if not parent.exists()]
+    new = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         new = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    except OSError as e:
-        raise UserError(f"cannot write to {target.parent}: {e.strerror}") from e
-    try:
         yield new
         mask = _umask()
         new.chmod(0o777 & ~mask)
         for path in new.glob("*.safetensors"):
             path.chmod(0o666 & ~mask)
         os.rename(new, target)
+        made = []
     except OSError as e:
-        raise UserError(f"cannot write {where}: {e}") from e
+        at = f" to {target.parent}" if new is None else f" {where}"
+        raise UserError(f"cannot write{at}: {e.strerror or e}") from e
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        if new is not None:
+            shutil.rmtree(new, ignore_errors=True)
+        for parent in made:  # the innermost first
+            with contextlib.suppress(OSError):
+                parent.rmdir()
 
 
 def _umask() -> int:
@@ -232,11 +295,24 @@ def _umask() -> int:
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        tree = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"no file {path}") from None
-    except ValueError as e:
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
         raise UserError(f"{path} is not JSON: {e}") from e
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} must hold names and values, {{…}}, not {str(tree)[:40]}")
+    return tree
+
+
+def _read_files(paths: Iterable[pathlib.Path]) -> dict[str, bytes]:
+    """By name, those files that there are."""
+    try:
+        return {path.name: path.read_bytes() for path in paths if path.is_file()}
+    except OSError as e:
+        raise UserError(f"cannot read {e.filename}: {e.strerror}") from e
 
 
 def _write_json(path: pathlib.Path, tree: Mapping[str, Any]) -> None:

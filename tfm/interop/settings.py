@@ -7,6 +7,7 @@ is found by going there and back.
 import ast
 import dataclasses
 import inspect
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -42,11 +43,54 @@ GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "s
 NOT_THEIRS = ("scan", "remat", "dtype", "initial", "dropout", "attention.implementation")
 
 
+def value(config: Config, key: str, kind: type, default: Any = None, inside: str = "") -> Any:
+    """What stands under a key, of the type it must have. Null is as good as absent."""
+    found, name = config.get(key), inside + key
+    if found is None:
+        if default is None:
+            raise UserError(f"config.json has no {name!r}")
+        return default
+    if kind is float and type(found) is int and abs(found) < 2**53:
+        found = float(found)
+    fits = type(found) is kind
+    if not fits:
+        raise UserError(f"{name} in config.json must be {kind.__name__}, not {found!r}")
+    if kind is int and found < 1:
+        raise UserError(f"{name}={found} in config.json must be at least 1")
+    if kind is float and not 0 <= found < math.inf:
+        raise UserError(f"{name}={found} in config.json must be a number from 0 up")
+    return found
+
+
+def number(config: Config, key: str, default: int | None = None) -> int:
+    """A size: a whole number from 1 up."""
+    return value(config, key, int, default)
+
+
+def flag(config: Config, key: str, default: bool) -> bool:
+    return value(config, key, bool, default)
+
+
+def rate(config: Config, key: str, default: float) -> float | None:
+    """A dropout rate; 0 is off."""
+    found = value(config, key, float, default)
+    if found >= 1:
+        raise UserError(f"{key}={found} in config.json must be less than 1")
+    return found or None
+
+
 def activation(config: Config, key: str, default: str) -> str:
-    name = config.get(key, default)
+    name = value(config, key, str, default)
     if name not in ACTIVATIONS:
         raise UserError(f"{key}={name!r} is no activation of ours{suggest(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]
+
+
+def gated(kind: str, key: str) -> str:
+    """Our name of a feed-forward whose gate has this activation."""
+    if kind not in GATED:
+        raise UserError(f"{key}: there is no gate of {kind!r} here; known: {', '.join(GATED)}")
+    return GATED[kind]
 
 
 def theirs(kind: str, key: str) -> str:
@@ -54,20 +98,16 @@ def theirs(kind: str, key: str) -> str:
     for name, own in ACTIVATIONS.items():
         if own == kind:
             return name
-    raise UserError(f"{key}={kind!r} has no name there")
+    can = ", ".join(sorted(set(ACTIVATIONS.values())))
+    raise UserError(f"{key}={kind!r} has no name there; these have one: {can}")
 
 
 def only(config: Config, **wanted: Any) -> None:
     """Raise where the config asks for what we do not do; absent keys have their usual values."""
-    for key, value in wanted.items():
-        if config.get(key, value) != value:
-            raise UserError(f"{key}={config[key]!r} is not supported, only {value!r}")
-
-
-def number(config: Config, key: str) -> Any:
-    if key not in config:
-        raise UserError(f"config.json has no {key!r}")
-    return config[key]
+    for key, usual in wanted.items():
+        found = config.get(key)
+        if found is not None and found != usual:
+            raise UserError(f"{key}={found!r} is not supported, only {usual!r}")
 
 
 def from_gpt2(config: Config, tensors: Collection[str]) -> DecoderSpec:
@@ -85,18 +125,18 @@ def from_gpt2(config: Config, tensors: Collection[str]) -> DecoderSpec:
         max_length=number(config, "n_positions"),
         attention=AttentionSpec(heads=number(config, "n_head"), qkv_bias=True, out_bias=True),
         feedforward=FeedForwardSpec(
-            width=config.get("n_inner") or 4 * width,
+            width=number(config, "n_inner", 4 * width),
             kind=activation(config, "activation_function", "gelu_new"),
         ),
-        norm=NormSpec(eps=config.get("layer_norm_epsilon", 1e-5)),
+        norm=NormSpec(eps=value(config, "layer_norm_epsilon", float, 1e-5)),
         position=PositionSpec(scheme="learned"),
         initial=InitialSpec(kernel="normal(stddev=0.02)", by_depth=True),
         dropout=DropoutSpec(
-            embedding=config.get("embd_pdrop", 0.1) or None,
-            attention=config.get("attn_pdrop", 0.1) or None,
-            residual=config.get("resid_pdrop", 0.1) or None,
+            embedding=rate(config, "embd_pdrop", 0.1),
+            attention=rate(config, "attn_pdrop", 0.1),
+            residual=rate(config, "resid_pdrop", 0.1),
         ),
-        tied=config.get("tie_word_embeddings", True),
+        tied=flag(config, "tie_word_embeddings", True),
     )
 
 
@@ -118,38 +158,45 @@ def to_gpt2(spec: DecoderSpec) -> dict[str, Any]:
     }
 
 
+ROPE = {  # kind → their key, and ours, of what it needs
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_freq_factor": "low",
+        "high_freq_factor": "high",
+        "original_max_position_embeddings": "trained",
+    },
+}
+
+
 def rope(config: Config) -> str:
     """A rotary scheme, from the old keys (rope_theta, rope_scaling) or transformers 5's."""
-    held = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    base = float(held.pop("rope_theta", config.get("rope_theta", 10_000.0)))
-    kind = held.pop("rope_type", held.pop("type", "default"))
-    held.pop("type", None)
-    options: dict[str, Any] = {"base": base}
-    known = {"factor": "factor"}
-    match kind:
-        case "default":
-            held.pop("factor", None)
-        case "linear":
-            options["scaling"] = "linear"
-        case "llama3":
-            options["scaling"] = "llama3"
-            known |= {
-                "low_freq_factor": "low",
-                "high_freq_factor": "high",
-                "original_max_position_embeddings": "trained",
-            }
-        case _:
-            raise UserError(
-                f"rope_type={kind!r} is not supported; 'default', 'linear' and 'llama3' are"
-            )
-    fraction = held.pop("partial_rotary_factor", 1.0)
-    if fraction != 1.0:
-        options["fraction"] = fraction
-    for key, value in held.items():
-        if key in known:
-            options[known[key]] = value if known[key] == "trained" else float(value)
-        elif value is not None:
-            raise UserError(f"rope setting {key}={value!r} is not supported with {kind!r}")
+    where = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"  # as they choose
+    held = {k: v for k, v in value(config, where, dict, {}).items() if v is not None}
+    inside = f"{where}."
+    only(config, partial_rotary_factor=1.0)
+    if held.pop("partial_rotary_factor", 1.0) != 1.0:
+        raise UserError(
+            f"{inside}partial_rotary_factor is not supported, only 1.0: the LLaMA of transformers "
+            "turns all features, whatever it says"
+        )
+    base = value(config, "rope_theta", float, 10_000.0)
+    options: dict[str, Any] = {"base": value(held, "rope_theta", float, base, inside)}
+    kind = value(held, "rope_type", str, value(held, "type", str, "default", inside), inside)
+    if kind not in ROPE:
+        can = ", ".join(map(repr, ROPE))
+        raise UserError(f"rope_type={kind!r} is not supported; these are: {can}")
+    if kind != "default":
+        options["scaling"] = kind
+    for key, own in ROPE[kind].items():
+        options[own] = value(held, key, int if own == "trained" else float, None, inside)
+    if "trained" in options:  # a second one, outside, would win over there
+        only(config, original_max_position_embeddings=options["trained"])
+    usual = {"rope_theta", "rope_type", "type", "factor"}  # "factor" is no part of the default
+    for key, found in held.items():
+        if key not in usual | set(ROPE[kind]):
+            raise UserError(f"rope setting {key}={found!r} is not supported with {kind!r}")
     return _call("rotary", options)
 
 
@@ -159,40 +206,44 @@ def _call(name: str, options: Mapping[str, Any]) -> str:
 
 def options_of(scheme: str, wanted: str, key: str) -> dict[str, Any]:
     """The options of `wanted(option=value)`."""
-    node = ast.parse(scheme.strip(), mode="eval").body
+    try:
+        node = ast.parse(scheme.strip(), mode="eval").body
+        keywords = node.keywords if isinstance(node, ast.Call) else []
+        options = {str(k.arg): ast.literal_eval(k.value) for k in keywords}
+    except (SyntaxError, ValueError):
+        raise UserError(f"{key}={scheme!r} is not a name or name(option=value)") from None
     name = node.func if isinstance(node, ast.Call) else node
     if not isinstance(name, ast.Name) or name.id != wanted:
         raise UserError(f"{key}={scheme!r} cannot be exported; {wanted!r} can")
-    keywords = node.keywords if isinstance(node, ast.Call) else ()
-    return {str(k.arg): ast.literal_eval(k.value) for k in keywords}
+    return options
 
 
 def from_llama(config: Config, tensors: Collection[str]) -> DecoderSpec:
     kind = activation(config, "hidden_act", "silu")
     heads, width = number(config, "num_attention_heads"), number(config, "hidden_size")
-    bias = config.get("attention_bias", False)
+    bias = flag(config, "attention_bias", False)
     return DecoderSpec(
         vocab=number(config, "vocab_size"),
         width=width,
         layers=number(config, "num_hidden_layers"),
-        max_length=config.get("max_position_embeddings", 2048),
+        max_length=number(config, "max_position_embeddings", 2048),
         attention=AttentionSpec(
             heads=heads,
-            head_width=config.get("head_dim") or width // heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
+            head_width=number(config, "head_dim", width // heads),
+            kv_heads=number(config, "num_key_value_heads", heads),
             qkv_bias=bias,
             out_bias=bias,
         ),
         feedforward=FeedForwardSpec(
             width=number(config, "intermediate_size"),
-            kind=GATED[kind],
-            bias=config.get("mlp_bias", False),
+            kind=gated(kind, "hidden_act"),
+            bias=flag(config, "mlp_bias", False),
         ),
-        norm=NormSpec(kind="rms", eps=config.get("rms_norm_eps", 1e-6)),
+        norm=NormSpec(kind="rms", eps=value(config, "rms_norm_eps", float, 1e-6)),
         position=PositionSpec(scheme=rope(config)),
         initial=InitialSpec(kernel="normal(stddev=0.02)"),
-        dropout=DropoutSpec(attention=config.get("attention_dropout", 0.0) or None),
-        tied=config.get("tie_word_embeddings", False),
+        dropout=DropoutSpec(attention=rate(config, "attention_dropout", 0.0)),
+        tied=flag(config, "tie_word_embeddings", False),
     )
 
 
@@ -209,7 +260,12 @@ def to_llama(spec: DecoderSpec) -> dict[str, Any]:
             "original_max_position_embeddings": turn.get("trained", 8192),
         }
     heads = spec.attention.heads
-    kind = {gated: plain for plain, gated in GATED.items()}.get(spec.feedforward.kind, "")
+    plain = {name: kind for kind, name in GATED.items()}
+    if spec.feedforward.kind not in plain:
+        raise UserError(
+            f"feedforward.kind={spec.feedforward.kind!r} has no gate, and LLaMA's has one; "
+            f"these can be exported: {', '.join(plain)}"
+        )
     return {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": spec.vocab,
@@ -222,7 +278,7 @@ def to_llama(spec: DecoderSpec) -> dict[str, Any]:
         "attention_bias": spec.attention.qkv_bias,
         "attention_dropout": spec.dropout.attention or 0.0,
         "intermediate_size": spec.feedforward.width,
-        "hidden_act": theirs(kind, "feedforward.kind"),
+        "hidden_act": theirs(plain[spec.feedforward.kind], "feedforward.kind"),
         "mlp_bias": spec.feedforward.bias,
         "rms_norm_eps": spec.norm.eps,
         "rope_theta": turn.get("base", 10_000.0),
@@ -250,16 +306,17 @@ def from_bert(config: Config, tensors: Collection[str]) -> EncoderSpec:
     if "classify" in heads and not pooler:
         heads[heads.index("classify")] = "tag"
     classes = 2 if "pair" in heads else None
-    if "classify" in heads or "tag" in heads:
-        classes = config.get("num_labels") or len(config.get("id2label") or (0, 1))
+    tuned = "classify" in heads or "tag" in heads
+    if tuned:
+        classes = number(config, "num_labels", len(value(config, "id2label", dict, {})) or 2)
     width, heads_count = number(config, "hidden_size"), number(config, "num_attention_heads")
-    drop = config.get("hidden_dropout_prob", 0.1) or None
+    drop = rate(config, "hidden_dropout_prob", 0.1)
     return EncoderSpec(
         vocab=number(config, "vocab_size"),
         width=width,
         layers=number(config, "num_hidden_layers"),
         max_length=number(config, "max_position_embeddings"),
-        types=config.get("type_vocab_size", 2),
+        types=number(config, "type_vocab_size", 2),
         heads=tuple(heads),
         classes=classes,
         pooler=pooler,
@@ -268,7 +325,9 @@ def from_bert(config: Config, tensors: Collection[str]) -> EncoderSpec:
             width=number(config, "intermediate_size"),
             kind=activation(config, "hidden_act", "gelu"),
         ),
-        norm=NormSpec(place="post", eps=config.get("layer_norm_eps", 1e-12), embedding=True),
+        norm=NormSpec(
+            place="post", eps=value(config, "layer_norm_eps", float, 1e-12), embedding=True
+        ),
         position=PositionSpec(scheme="learned"),
         initial=InitialSpec(
             kernel="truncated_normal(stddev=0.02)", embedding="truncated_normal(stddev=0.02)"
@@ -276,8 +335,8 @@ def from_bert(config: Config, tensors: Collection[str]) -> EncoderSpec:
         dropout=DropoutSpec(
             embedding=drop,
             residual=drop,
-            attention=config.get("attention_probs_dropout_prob", 0.1) or None,
-            head=(config.get("classifier_dropout") or drop) if classes else None,
+            attention=rate(config, "attention_probs_dropout_prob", 0.1),
+            head=rate(config, "classifier_dropout", drop or 0.0) if tuned else None,
         ),
     )
 
@@ -294,8 +353,9 @@ def to_bert(spec: EncoderSpec) -> dict[str, Any]:
     heads = tuple(sorted(spec.heads))
     if heads not in architectures or ({"pair", "classify"} & set(heads) and not spec.pooler):
         raise UserError(f"heads={spec.heads} with pooler={spec.pooler} are no BERT of transformers")
-    labels = {str(n): f"LABEL_{n}" for n in range(spec.classes or 2)}
-    return {
+    if not spec.types:
+        raise UserError("types=0, and a BERT of transformers has at least 1")
+    config = {
         "architectures": [architectures[heads]],
         "vocab_size": spec.vocab,
         "hidden_size": spec.width,
@@ -308,7 +368,13 @@ def to_bert(spec: EncoderSpec) -> dict[str, Any]:
         "layer_norm_eps": spec.norm.eps,
         "hidden_dropout_prob": spec.dropout.residual or 0.0,
         "attention_probs_dropout_prob": spec.dropout.attention or 0.0,
-        "classifier_dropout": spec.dropout.head or 0.0,
+    }
+    if not {"classify", "tag"} & set(heads):
+        return config
+    labels = {str(n): f"LABEL_{n}" for n in range(spec.classes or 2)}
+    same = spec.dropout.head == spec.dropout.residual  # which null stands for
+    return config | {
+        "classifier_dropout": None if same else spec.dropout.head or 0.0,
         "id2label": labels,
         "label2id": {label: int(n) for n, label in labels.items()},
     }
@@ -316,34 +382,39 @@ def to_bert(spec: EncoderSpec) -> dict[str, Any]:
 
 def from_t5(config: Config, tensors: Collection[str]) -> EncoderDecoderSpec:
     """The head is tied unless the file holds one of its own."""
-    gate, _, name = config.get("feed_forward_proj", "relu").rpartition("-")
-    # For T5 they take "gelu" in a gate to be the tanh form.
+    proj = value(config, "feed_forward_proj", str, "relu")
+    gate, _, name = proj.rpartition("-")
+    if gate not in ("", "gated"):
+        raise UserError(f"feed_forward_proj={proj!r} must be NAME or gated-NAME")
     kind = activation({"feed_forward_proj": name}, "feed_forward_proj", "relu")
-    if gate:
-        kind = GATED["gelu_tanh" if name == "gelu" else kind]
+    if gate:  # where they take "gelu" to be the tanh form
+        kind = gated("gelu_tanh" if name == "gelu" else kind, "feed_forward_proj")
     buckets = {
-        "buckets": config.get("relative_attention_num_buckets", 32),
-        "max_distance": config.get("relative_attention_max_distance", 128),
+        "buckets": number(config, "relative_attention_num_buckets", 32),
+        "max_distance": number(config, "relative_attention_max_distance", 128),
     }
     layers = number(config, "num_layers")
-    drop = config.get("dropout_rate", 0.1) or None
+    drop = rate(config, "dropout_rate", 0.1)
+    tie = flag(config, "tie_word_embeddings", True)  # which they read as "scale"
     return EncoderDecoderSpec(
         vocab=number(config, "vocab_size"),
         width=number(config, "d_model"),
         layers=layers,
-        decoder_layers=config.get("num_decoder_layers") or layers,
-        max_length=config.get("n_positions", 512),
+        decoder_layers=number(config, "num_decoder_layers", layers),
+        max_length=number(config, "n_positions", 512),
         attention=AttentionSpec(
             heads=number(config, "num_heads"), head_width=number(config, "d_kv"), score="dot"
         ),
         feedforward=FeedForwardSpec(width=number(config, "d_ff"), kind=kind, bias=False),
-        norm=NormSpec(kind="rms", eps=config.get("layer_norm_epsilon", 1e-6)),
+        norm=NormSpec(kind="rms", eps=value(config, "layer_norm_epsilon", float, 1e-6)),
         position=PositionSpec(scheme=_call("relative", buckets)),
         decoder_scheme=_call("relative", {**buckets, "bidirectional": False}),
         tied="lm_head.weight" not in tensors,
-        scale_head=config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True)),
+        scale_head=flag(config, "scale_decoder_outputs", tie),
         initial=InitialSpec(embedding="normal(stddev=1.0)", small_query=True),
-        dropout=DropoutSpec(embedding=drop, attention=drop, residual=drop, feedforward=drop),
+        dropout=DropoutSpec(
+            embedding=drop, attention=drop, residual=drop, feedforward=drop, output=drop
+        ),
     )
 
 

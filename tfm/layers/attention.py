@@ -130,7 +130,12 @@ class MultiHeadAttention(nn.Module):
         return (out_BTD, *weights) if return_weights else out_BTD
 
     def _create(self, prefix: str, entry: Score | Position) -> dict[str, Array]:
+        return params.create(self, prefix, entry, self.sizes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of what the parameters of a score or a position scheme may ask for."""
         sizes = {"H": self.heads, "K": self.head_width, "J": self.head_width}
         if self.max_length is not None:
             sizes |= {"L": self.max_length, "M": self.max_length}
-        return params.create(self, prefix, entry, sizes)
+        return sizes

@@ -26,6 +26,7 @@ class Context(NamedTuple):
     position_params: Mapping[str, Array] | None = None
     source_BSD: Array | None = None
     source_mask: Mask | None = None
+    source_pos_BS: Array | None = None
     dropouts: Dropouts | None = None
 
 
@@ -74,6 +75,8 @@ class Block(nn.Module):
                 self.cross(name="cross"),
                 source_BSD=context.source_BSD,
                 mask=context.source_mask,
+                q_pos_BT=context.pos_BT,
+                k_pos_BS=context.source_pos_BS,
             )
         if self.feedforward is not None:
             branches["feedforward"] = functools.partial(

@@ -1,9 +1,11 @@
 """What joins the embeddings before the first block."""
 
+import functools
+
 from flax import linen as nn
 from flax.linen import initializers
 from flax.typing import Initializer
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
@@ -11,7 +13,7 @@ from tfm.layers import params
 from tfm.layers.initial import NORMAL
 from tfm.names import UserError, pick
 from tfm.ops.positions import JOINS, Position
-from tfm.ops.shapes import check
+from tfm.ops.shapes import check, suffix
 
 
 class PositionTable(nn.Module):
@@ -39,7 +41,8 @@ class PositionTable(nn.Module):
         if self.position.table is None:
             return x_BTD
         _, length, width = x_BTD.shape
-        if pos_BT is None and self.max_length is not None and length > self.max_length:
+        learned = any("L" in suffix(name) for name in self.position.params)
+        if learned and pos_BT is None and self.max_length is not None and length > self.max_length:
             raise UserError(f"x_BTD is {length} long, but max_length={self.max_length}")
         sizes = {"D": width if self.width is None else self.width}
         if self.max_length is not None:
@@ -86,4 +89,9 @@ class TokenEmbedding(nn.Module):
         return x_BTD + self.type(types_BT)
 
     def logits(self, x_BTD: Array) -> Array:
-        return self.token.attend(x_BTD).astype(jnp.float32)
+        table_VD = self.token.embedding.astype(x_BTD.dtype)
+        return jnp.einsum("...D,VD->...V", x_BTD, table_VD, preferred_element_type=jnp.float32)
+
+
+# For the kernel of a head: half-precision factors, a float32 product.
+float32_product = functools.partial(lax.dot_general, preferred_element_type=jnp.float32)

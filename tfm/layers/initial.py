@@ -7,6 +7,8 @@ import jax
 from flax.linen import initializers
 from flax.typing import Initializer
 
+from tfm.names import UserError
+
 LECUN: Initializer = initializers.lecun_normal()
 NORMAL: Initializer = initializers.normal(0.02)
 
@@ -15,16 +17,44 @@ def scaled(init: Initializer, factor: float) -> Initializer:
     return lambda key, shape, *rest: factor * init(key, shape, *rest)
 
 
+def _positive(name: str, value: float) -> None:
+    if value < 0:
+        raise UserError(f"{name}={value} must be at least 0")
+
+
 def normal(stddev: float = 0.02) -> Initializer:
+    _positive("normal: stddev", stddev)
     return initializers.normal(stddev)
 
 
 def truncated_normal(stddev: float = 0.02) -> Initializer:
+    _positive("truncated_normal: stddev", stddev)
     return initializers.truncated_normal(stddev)
 
 
 def uniform(limit: float = 0.1) -> Initializer:
+    _positive("uniform: limit", limit)
     return lambda key, shape, dtype=float, *_: jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
+def lecun_normal() -> Initializer:
+    return initializers.lecun_normal()
+
+
+def he_normal() -> Initializer:
+    return initializers.he_normal()
+
+
+def glorot_normal() -> Initializer:
+    return initializers.glorot_normal()
+
+
+def glorot_uniform() -> Initializer:
+    return initializers.glorot_uniform()
+
+
+def orthogonal(scale: float = 1.0) -> Initializer:
+    return initializers.orthogonal(scale)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +79,9 @@ INITIALIZERS = {
     "normal": normal,
     "truncated_normal": truncated_normal,
     "uniform": uniform,
-    "lecun_normal": initializers.lecun_normal,
-    "he_normal": initializers.he_normal,
-    "glorot_normal": initializers.glorot_normal,
-    "glorot_uniform": initializers.glorot_uniform,
-    "orthogonal": initializers.orthogonal,
+    "lecun_normal": lecun_normal,
+    "he_normal": he_normal,
+    "glorot_normal": glorot_normal,
+    "glorot_uniform": glorot_uniform,
+    "orthogonal": orthogonal,
 }

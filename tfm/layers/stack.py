@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
@@ -13,21 +14,24 @@ from tfm.layers import params
 from tfm.layers.block import Block, Context, Made
 from tfm.layers.embed import PositionTable
 from tfm.layers.norm import Norm
-from tfm.names import pick
+from tfm.names import UserError, pick
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.masks import Mask
 from tfm.ops.positions import Position
 
 REMAT: dict[str, Any] = {  # what the backward pass finds kept, besides each layer's input
-    "none": "everything",
+    "none": jax.checkpoint_policies.everything_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "full": None,
+    "full": jax.checkpoint_policies.nothing_saveable,
 }
 SCANNED, UNROLLED = "layers", re.compile(r"layer_(\d+)")
 
 
 class Stack(nn.Module):
-    """From embeddings to states, with what was wanted on the way, stacked over layers (N)."""
+    """From embeddings to states, with what was wanted on the way, stacked over layers (N).
+
+    From one key, scanned and unrolled layers begin with different numbers of the same kind.
+    """
 
     layers: int
     block: Mapping[str, Any]  # the fields of a Block
@@ -50,6 +54,7 @@ class Stack(nn.Module):
         pos_BT: Array | None = None,
         source_BSD: Array | None = None,
         source_mask: Mask | None = None,
+        source_pos_BS: Array | None = None,
         dropouts: Dropouts | None = None,
         want: tuple[str, ...] = (),
     ) -> tuple[Array, Made]:
@@ -59,13 +64,15 @@ class Stack(nn.Module):
         x_BTD = drop(x_BTD, dropouts, "embedding")
         made: Made = {"embedding_BTD": x_BTD} if "states" in want else {}
         shared = None
-        if self.share_position and self.position.table is None:
+        if self.share_position and self.block["attention"] is not None:
             shared = params.create(self, "position", self.position, self.sizes) or None
-        context = Context(mask, pos_BT, shared, source_BSD, source_mask, dropouts)
+        context = Context(mask, pos_BT, shared, source_BSD, source_mask, source_pos_BS, dropouts)
+        if "weights" in want and self.block["attention"] is self.block["cross"] is None:
+            raise UserError('want=("weights",): this model has no attention')
 
         kind: Any = Block
         policy = pick(REMAT, self.remat, "remat")
-        if policy != "everything":
+        if self.remat != "none":
             kind = nn.remat(Block, prevent_cse=not self.scan, policy=policy)
         if self.scan:
             layers = _scan(kind, self.layers)(**self.block, want=want, name=SCANNED)
@@ -78,7 +85,11 @@ class Stack(nn.Module):
                 each.append(own)
             each = jax.tree.map(lambda *xs: jnp.stack(xs), *each)
         made |= {re.sub("_B", "_NB", name): value for name, value in each.items()}
-        return (self.norm("norm")(x_BTD) if self.final_norm else x_BTD), made
+        if self.final_norm:
+            x_BTD = self.norm("norm")(x_BTD)
+        if "states" in want:
+            made["final_BTD"] = x_BTD
+        return drop(x_BTD, dropouts, "output"), made
 
 
 def _scan(kind: Any, layers: int) -> Any:
@@ -101,8 +112,14 @@ def scanned(tree: Mapping[str, Any]) -> dict[str, Any]:
     }
     if numbers:
         each = [tree[f"layer_{n}"] for n in numbers]
-        out[SCANNED] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        if numbers != list(range(len(numbers))):
+            raise UserError(f"layers {numbers} are not all that a model has: some are missing")
+        out[SCANNED] = jax.tree.map(_stack, *each)
     return out
+
+
+def _stack(*leaves: Any) -> Any:
+    return (np if isinstance(leaves[0], np.ndarray) else jnp).stack(leaves)
 
 
 def unrolled(tree: Mapping[str, Any]) -> dict[str, Any]:

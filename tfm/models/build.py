@@ -1,7 +1,6 @@
 """Config → spec → module: the only door. Below it nobody sees a config or looks up a name."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from tfm.models import (
 )
 from tfm.models.spec import (
     FAMILIES,
+    DropoutSpec,
     EncoderDecoderSpec,
     ModelSpec,
     RecurrentSpec,
@@ -46,8 +46,8 @@ def spec(config: ConfigDict, key: str = "model") -> ModelSpec:
     """The model that stands under `key` of a config: every key known, every value of its type."""
     part = config.get(key)
     if not isinstance(part, ConfigDict):
-        raise UserError(f"the config has no {key!r}: add {key} = dict(family=…)")
-    if "family" not in part:
+        raise UserError(f"the config has no group {key!r}: add {key} = dict(family=…)")
+    if not isinstance(part.get("family"), str):
         raise UserError(f"missing key '{key}.family', one of: {', '.join(FAMILIES)}")
     return to_spec(pick(FAMILIES, part.family, f"{key}.family"), part, f"{key}.")
 
@@ -59,15 +59,15 @@ def fill(config: ConfigDict) -> ConfigDict:
 
 def model(what: ModelSpec) -> nn.Module:
     """The module of a spec. What cannot be is an error here, before anything is compiled."""
-    for key, value in _numbers(what, "model"):
-        if value < 1:
-            raise UserError(f"{key}={value} must be at least 1")
+    _check_numbers(what, "model")
     module = MAKERS[what.family](what)
     inputs = example(what, 1, min(getattr(what, "max_length", None) or 4, 4))
     try:
         jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     except UserError as e:
         raise UserError(f"model: {e}") from e
+    except (OverflowError, MemoryError) as e:
+        raise UserError(f"model: a size is beyond what arrays can have: {e}") from e
     return module
 
 
@@ -93,11 +93,19 @@ def rates(what: ModelSpec) -> dict[str, float]:
     return {place: rate for place, rate in places.items() if rate is not None}
 
 
-def _numbers(what: Any, key: str) -> Iterator[tuple[str, int]]:
+def _check_numbers(what: Any, key: str) -> None:
+    """Raise if a number is out of its range: sizes from 1, rates in [0, 1), ε above 0."""
     for field in dataclasses.fields(what):
         value, name = getattr(what, field.name), f"{key}.{field.name}"
         if dataclasses.is_dataclass(value):
-            yield from _numbers(value, name)
-        for i, number in enumerate(value if isinstance(value, tuple) else (value,)):
-            if type(number) is int and field.name != "types":
-                yield f"{name}[{i}]" if isinstance(value, tuple) else name, number
+            _check_numbers(value, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            least = 0 if field.name == "types" else 1  # a model may tell no types apart
+            if type(number) is int and number < least:
+                raise UserError(f"{name}={value} must be at least {least}")
+        if isinstance(what, DropoutSpec) and value is not None and not 0 <= value < 1:
+            raise UserError(f"{name}={value} must be in [0, 1); None is off")
+        if field.name == "eps" and value <= 0:
+            raise UserError(f"{name}={value} must be above 0")
+        if value == () and field.name == "channels":
+            raise UserError(f"{name} is empty: give the channels of each block")

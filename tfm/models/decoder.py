@@ -5,10 +5,9 @@ from typing import Any
 
 from flax import linen as nn
 from jax import Array
-from jax import numpy as jnp
 from jax.typing import DTypeLike
 
-from tfm.layers.embed import TokenEmbedding
+from tfm.layers.embed import TokenEmbedding, float32_product
 from tfm.layers.initial import Initial
 from tfm.layers.stack import Stack
 from tfm.models import parts
@@ -55,9 +54,15 @@ class Decoder(nn.Module):
         )
         if self.tied:
             return outputs(embed.logits(x_BTD), made, want)
-        init = self.initial.kernel
-        head = nn.Dense(embed.vocab, False, self.dtype, kernel_init=init, name="head")
-        return outputs(head(x_BTD).astype(jnp.float32), made, want)
+        head = nn.Dense(
+            embed.vocab,
+            use_bias=False,
+            dtype=self.dtype,
+            kernel_init=self.initial.kernel,
+            dot_general=float32_product,
+            name="head",
+        )
+        return outputs(head(x_BTD), made, want)
 
 
 def make(what: DecoderSpec) -> Decoder:

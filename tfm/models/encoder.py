@@ -40,7 +40,7 @@ class Encoder(nn.Module):
     heads: tuple[str, ...] = ()
     classes: int | None = None
     pooler: bool = False
-    activation: Callable[[Array], Array] = nn.gelu
+    activation: Callable[[Array], Array] = ACTIVATIONS["gelu"]
     initial: Initial = Initial()
     dtype: DTypeLike | None = None
 
@@ -84,14 +84,19 @@ class Encoder(nn.Module):
                 bias_V = self.param("masked_lm_bias", initializers.zeros, (embed.vocab,))
                 logits[head] = embed.logits(hidden_BTD) + bias_V[None, None]
             else:
-                read = x_BTD if head == "tag" else first_BD
-                logits[head] = dense(self.classes or 0, head)(drop(read, dropouts, "head", head))
+                seen = x_BTD if head == "tag" else first_BD
+                if head != "pair":  # Devlin et al. drop before the heads that are fine-tuned
+                    seen = drop(seen, dropouts, "head", head)
+                logits[head] = dense(self.classes or 0, head)(seen)
         logits = jax.tree.map(lambda x: x.astype(jnp.float32), logits)
-        several = logits or x_BTD
-        return outputs(logits[self.heads[0]] if len(logits) == 1 else several, made, want)
+        if not logits:
+            return outputs(x_BTD, made, want)
+        return outputs(logits[self.heads[0]] if len(logits) == 1 else logits, made, want)
 
 
 def make(what: EncoderSpec) -> Encoder:
+    if len(set(what.heads)) < len(what.heads):
+        raise UserError(f"model.heads={what.heads}: each head once")
     for head in what.heads:
         pick(HEADS, head, "model.heads entry")
         if head != "masked_lm" and what.classes is None:
@@ -101,9 +106,8 @@ def make(what: EncoderSpec) -> Encoder:
         raise UserError(
             f"model.classes={what.classes}: no head in model.heads={what.heads} has any"
         )
-    parts.check_places(what, *(["head"] if classifies else []))
-    if what.pooler and what.heads == ("tag",):
-        raise UserError("model.pooler: the head 'tag' reads the states, not what is pooled")
+    fine_tuned = {"classify", "tag"} & set(what.heads)
+    parts.check_places(what, *(["head"] if fine_tuned else []))
     activation = KINDS.get(what.feedforward.kind, "gelu")
     return Encoder(
         embed=parts.embed(what, what.types),

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jax.typing import DTypeLike
 
 from tfm.layers.block import Made
-from tfm.layers.embed import TokenEmbedding
+from tfm.layers.embed import TokenEmbedding, float32_product
 from tfm.layers.initial import Initial
 from tfm.layers.stack import Stack
 from tfm.models import parts
@@ -39,8 +39,13 @@ class EncoderDecoder(nn.Module):
         self.encoder = self.make_encoder()
         self.decoder = self.make_decoder()
         if not self.tied:
-            init = self.initial.kernel
-            self.head = nn.Dense(self.embed.vocab, False, self.dtype, kernel_init=init)
+            self.head = nn.Dense(
+                self.embed.vocab,
+                use_bias=False,
+                dtype=self.dtype,
+                kernel_init=self.initial.kernel,
+                dot_general=float32_product,
+            )
 
     def __call__(
         self,
@@ -70,6 +75,7 @@ class EncoderDecoder(nn.Module):
             target_BT,
             source_BSD,
             source_valid_BS=source_valid_BS,
+            source_pos_BS=source_pos_BS,
             source_segment_BS=source_segment_BS,
             valid_BT=target_valid_BT,
             pos_BT=target_pos_BT,
@@ -103,6 +109,7 @@ class EncoderDecoder(nn.Module):
         source_BSD: Array,
         *,
         source_valid_BS: Array | None = None,
+        source_pos_BS: Array | None = None,
         source_segment_BS: Array | None = None,
         valid_BT: Array | None = None,
         pos_BT: Array | None = None,
@@ -117,6 +124,7 @@ class EncoderDecoder(nn.Module):
             mask=visible(self.decoder_mask, valid_BT, segment_BT),
             pos_BT=pos_BT,
             source_BSD=source_BSD,
+            source_pos_BS=source_pos_BS,
             source_mask=visible(masks.everything(), source_valid_BS, segment_BT, source_segment_BS),
             dropouts=None if dropouts is None else dropouts.within("decoder"),
             want=want,
@@ -125,7 +133,7 @@ class EncoderDecoder(nn.Module):
             x_BTD = x_BTD * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
         if self.tied:
             return self.embed.logits(x_BTD), made
-        return self.head(x_BTD).astype(jnp.float32), made
+        return self.head(x_BTD), made
 
 
 def make(what: EncoderDecoderSpec) -> EncoderDecoder:

@@ -52,16 +52,17 @@ def attention(
     what: AttentionSpec, parent: Any, position: Position, initial: Initial, key: str
 ) -> functools.partial[MultiHeadAttention] | None:
     score = pick({**SCORES, "none": None}, what.score, f"{key}.score")
+    pick(IMPLEMENTATIONS, what.implementation, f"{key}.implementation")
+    normalizer = pick(NORMALIZERS, what.normalizer, f"{key}.normalizer")
     if score is None:
         return None
-    pick(IMPLEMENTATIONS, what.implementation, f"{key}.implementation")
     return functools.partial(
         MultiHeadAttention,
         heads=what.heads,
         head_width=head_width(what, parent.width, key),
         kv_heads=what.kv_heads,
         score=score,
-        normalizer=pick(NORMALIZERS, what.normalizer, f"{key}.normalizer"),
+        normalizer=normalizer,
         cap=what.cap,
         position=position,
         max_length=parent.max_length,
@@ -102,9 +103,7 @@ def embed(what: TransformerSpec, types: int = 0) -> functools.partial[TokenEmbed
 
 def check_places(what: TransformerSpec, *heads: str) -> None:
     """Raise if something is to be dropped where nothing is."""
-    attends = [] if what.attention.score == "none" else ["attention"]
-    feeds = [] if what.feedforward.kind == "none" else ["feedforward"]
-    check_dropout(what, ["embedding", *attends, "residual", *feeds, *heads])
+    check_dropout(what, ["embedding", "attention", "residual", "feedforward", "output", *heads])
 
 
 def stack(
@@ -132,9 +131,10 @@ def stack(
     start = initial(what.initial, layers * sum(map(bool, parts)))
     make_norm = norm(what)
     in_layers = Position() if position.table else position
+    looks = attention(own, what, in_layers, start, "model.attention")
     block = {
         "norm": make_norm,
-        "attention": attention(own, what, in_layers, start, "model.attention"),
+        "attention": looks,
         "cross": cross and attention(cross, what, Position(), start, "model.cross"),
         "feedforward": activation
         and functools.partial(
@@ -164,7 +164,7 @@ def stack(
         layers=layers,
         block=block,
         norm=make_norm,
-        sizes={"H": own.heads, "K": head_width(own, what.width, "model.attention")},
+        sizes={} if looks is None else looks.func(**looks.keywords).sizes,
         table=table,
         position=in_layers,
         share_position=what.position.share,

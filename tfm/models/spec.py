@@ -9,12 +9,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """One kind of attention layer."""
+    """One kind of attention layer. With the score "none" there is none, whatever else is said."""
 
     heads: int
     head_width: int | None = None  # None: the model's width / heads
     kv_heads: int | None = None  # None: as many as heads
-    score: str = "scaled_dot"  # "none" leaves the attention out
+    score: str = "scaled_dot"
     normalizer: str = "softmax"
     cap: float | None = None
     qkv_bias: bool = False
@@ -53,7 +53,7 @@ class PositionSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InitialSpec:
-    kernel: str = "lecun_normal"
+    kernel: str = "lecun_normal"  # but for a cell's own recurrence, which begins orthogonal
     embedding: str = "normal(stddev=0.02)"
     by_depth: bool = False  # what joins the residual path starts 1/√(number of sums) as large
     small_query: bool = False  # queries start 1/√head_width as large (T5)
@@ -67,6 +67,7 @@ class DropoutSpec:
     attention: float | None = None  # of the weights
     residual: float | None = None  # of what joins the residual path
     feedforward: float | None = None  # of the hidden layer
+    output: float | None = None  # of the last states (T5)
     head: float | None = None  # of what a classifier reads
 
 
@@ -77,7 +78,7 @@ class TransformerSpec:
     vocab: int
     width: int
     layers: int
-    max_length: int
+    max_length: int  # of learned tables, and of scores with a weight for each position
     attention: AttentionSpec
     feedforward: FeedForwardSpec
     norm: NormSpec = NormSpec()

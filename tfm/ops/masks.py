@@ -218,6 +218,20 @@ class Prefix(Mask):
         return (at.k_pos_BS < self.length_B[:, None])[:, None, None]
 
 
+@mask_dataclass(meta=("length",))
+class FixedPrefix(Mask):
+    length: int
+
+    def visible(self, at):
+        return (at.k_pos_BS < self.length)[:, None, None]
+
+    def hides(self, span):
+        return span.plain and span.cols[0] >= self.length
+
+    def shows(self, span):
+        return span.plain and span.cols[-1] < self.length
+
+
 @mask_dataclass(data=("valid_BS",))
 class Padding(Mask):
     valid_BS: Array
@@ -296,6 +310,8 @@ def prefix(length: ArrayLike) -> Mask:
 
     A prefix LM is `causal() | prefix(length)`.  Raffel et al. 2020, §3.2.1.
     """
+    if type(length) is int:  # structure, as in a config; an array is data
+        return FixedPrefix(_whole("prefix: length", length, 0))
     return Prefix(jnp.atleast_1d(jnp.asarray(length)))
 
 

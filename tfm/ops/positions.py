@@ -37,6 +37,8 @@ def none() -> Position:
 
 def sinusoidal(base: float = 10_000.0) -> Position:
     """Fixed waves, added to the embeddings.  Vaswani et al. 2017, §3.5."""
+    if base <= 0:
+        raise UserError(f"sinusoidal: base={base} must be above 0")
     return Position(table=functools.partial(sinusoidal_table, base=base))
 
 
@@ -77,8 +79,11 @@ def rotary(
     """
     if scaling not in ("none", "linear", "ntk", "llama3"):
         raise UserError(f"rotary: scaling={scaling!r} must be 'none', 'linear', 'ntk' or 'llama3'")
-    if not 0 < fraction <= 1 or factor < 1:
-        raise UserError(f"rotary: need 0 < fraction ≤ 1 and factor ≥ 1, not {fraction}, {factor}")
+    if not 0 < fraction <= 1 or factor < 1 or base <= 0:
+        raise UserError(
+            "rotary: need 0 < fraction ≤ 1, factor ≥ 1 and base > 0, "
+            f"not {fraction}, {factor} and {base}"
+        )
     if scaling == "none" and factor != 1:
         raise UserError(f"rotary: factor={factor} does nothing without a scaling")
     if scaling == "llama3" and not 0 < low < high:
@@ -144,7 +149,9 @@ def alibi_slopes(heads: int) -> list[float]:
     return slopes + between[: heads - below]
 
 
-def relative(buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> Position:
+def relative(
+    buckets: int = 32, max_distance: int = 128, bidirectional: bool = True, stddev: float = 1.0
+) -> Position:
     """A trained number for each head and bucket of distance.  Raffel et al. 2020, §2.1 (T5)."""
     exact = (buckets // 2 if bidirectional else buckets) // 2
     if exact < 1 or max_distance <= exact:
@@ -156,7 +163,7 @@ def relative(buckets: int = 32, max_distance: int = 128, bidirectional: bool = T
         bias=functools.partial(
             relative_bias, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional
         ),
-        params={"w_UH": initializers.normal(1.0)},
+        params={"w_UH": initializers.normal(stddev)},
         sizes={"U": buckets},
     )
 
