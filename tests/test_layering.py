@@ -8,7 +8,8 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 FLOORS = [
     ["names"],
     ["ops"],
-    ["layers", "data", "parallel", "config"],
+    ["data", "parallel"],
+    ["layers", "config"],
     ["models"],
     ["objectives", "decode", "interop", "inspect"],
     ["evaluate"],

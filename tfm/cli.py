@@ -11,6 +11,8 @@ tfm: does this change to a sequence model help, and how sure are we?
   tfm VERB [--config=FILE.py[:ARGUMENT]] [--config.KEY=VALUE …]
 
 verbs
+  train              train a model, or go on with one that was interrupted
+  eval               what a trained model is worth, with intervals
   describe           a model as a tree: parameters, FLOPs, memory
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
@@ -52,6 +54,18 @@ def describe(argv: Sequence[str]) -> None:
     main(argv)
 
 
+def train(argv: Sequence[str]) -> None:
+    from tfm.train.main import main_train
+
+    main_train(argv)
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    from tfm.train.main import main_eval
+
+    main_eval(argv)
+
+
 def import_weights(argv: Sequence[str]) -> None:
     from tfm.interop.folder import main_import
 
@@ -67,8 +81,10 @@ def export_weights(argv: Sequence[str]) -> None:
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "bench": bench,
     "describe": describe,
+    "eval": evaluate,
     "export": export_weights,
     "import": import_weights,
+    "train": train,
     "version": version,
 }
 

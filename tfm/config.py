@@ -1,8 +1,9 @@
 """Configs: Python files that are run by path, overridden from the command line, and made specs.
 
 A config file defines `get_config()`, which returns an `ml_collections.ConfigDict`. It may also
-define `SCORES`, `MASKS`, `NORMALIZERS`, `POSITIONS` or `JOINS`: what is in them is added to the
-library's tables in every process that loads the file, so that a new idea needs no edit of `tfm`.
+define `SCORES`, `MASKS`, `NORMALIZERS`, `POSITIONS`, `JOINS` or `TASKS`: what is in them is added
+to the library's tables in every process that loads the file, so that a new idea needs no edit of
+`tfm`.
 """
 
 import ast
@@ -21,6 +22,8 @@ from typing import Any, TypeVar
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from tfm.data.batch import Task
+from tfm.data.tasks import TASKS
 from tfm.names import UserError, suggest
 from tfm.ops.masks import MASKS, Mask
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
@@ -35,6 +38,7 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
     "NORMALIZERS": NORMALIZERS,
     "POSITIONS": POSITIONS,
     "JOINS": JOINS,
+    "TASKS": TASKS,
 }
 _MADE_OF: dict[str, tuple[type, ...]] = {
     "SCORES": (Score,),
@@ -42,6 +46,7 @@ _MADE_OF: dict[str, tuple[type, ...]] = {
     "NORMALIZERS": (Normalizer,),
     "POSITIONS": (Position, types.FunctionType),
     "JOINS": (types.FunctionType,),
+    "TASKS": (Task, types.FunctionType),
 }
 _added_by: dict[tuple[str, str], pathlib.Path] = {}  # (table, name) → the file it came from
 

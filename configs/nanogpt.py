@@ -1,0 +1,36 @@
+"""A character model of Shakespeare, in the setting that nanoGPT gives for a CPU.
+
+Karpathy 2022, nanoGPT: 4 layers, 4 heads, width 128, context 64, batch 12, 2,000 steps, no dropout.
+
+  tfm train --config=configs/nanogpt.py --workdir=runs/nanogpt
+
+reads tinyshakespeare/input.txt from the folder $TFM_DATA.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({
+        "objective": "next_token",
+        "model": {
+            "family": "decoder",
+            "vocab": 65,
+            "width": 128,
+            "layers": 4,
+            "max_length": 64,
+            "attention": {"heads": 4},
+            "feedforward": {"width": 512, "bias": False},
+            "norm": {"bias": False},
+            "position": {"scheme": "learned"},
+            "initial": {"kernel": "normal(stddev=0.02)", "by_depth": True},
+        },
+        "data": {"task": "characters(path='tinyshakespeare/input.txt', length=64)", "batch": 12},
+        "optimizer": {
+            "learning_rate": 1e-3,
+            "schedule": "cosine(warmup=100, final=0.1)",
+            "weight_decay": 0.1,
+            "b2": 0.99,
+        },
+        "train": {"steps": 2000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip

@@ -1,0 +1,92 @@
+"""After SIGKILL at any moment, a run ends as if nothing had happened."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tfm import config
+from tfm.train import loop, spec
+from tfm.train.checkpoint import Checkpoints
+
+HERE = pathlib.Path(__file__).parent
+KILLS = 10
+
+
+def begin(model, workdir, cache, steps):
+    argv = [f"--config={HERE / 'small.py'}:{model}", f"--workdir={workdir}", "--quiet",
+            f"--config.train.steps={steps}", "--config.train.eval_every=50",
+            "--config.train.save_every=10"]  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", "tfm.cli", "train", *argv],
+        env={**os.environ, "TFM_CACHE": str(cache)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+
+
+def lines(workdir):
+    text = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text]
+
+
+def arrays(workdir):
+    held = json.loads((workdir / "config.json").read_text())
+    held.pop("id")
+    run = spec.read(config.ConfigDict(held))
+    start, _, _ = loop.compiled(run)
+    batch = loop.batch(spec.sources(run)["train"], run.seed, 0, run.data.batch)
+    like = jax.eval_shape(start, batch, np.uint32(run.seed))
+    state, wrong = Checkpoints(workdir / "checkpoints", run.train.keep).newest(like)
+    assert not wrong
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["decoder", "recurrent"])
+def test_ten_kills_change_nothing(model, tmp_path):
+    steps, whole, killed = 1500, tmp_path / "whole", tmp_path / "killed"
+    finish(begin(model, whole, tmp_path / "cache", steps))
+    rng = random.Random(0)
+    for _ in range(KILLS):
+        process = begin(model, killed, tmp_path / "cache", steps)
+        log = killed / "metrics.jsonl"
+        before = log.stat().st_mtime_ns if log.exists() else 0
+        while process.poll() is None and (not log.exists() or log.stat().st_mtime_ns == before):
+            time.sleep(0.01)  # until it is under way
+        time.sleep(rng.uniform(0, 0.25))
+        assert process.poll() is None, "it was over before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    finish(begin(model, killed, tmp_path / "cache", steps))
+    assert lines(killed) == lines(whole)
+    one, other = ((path / "summary.json").read_bytes() for path in (whole, killed))
+    assert one == other
+    jax.tree.map(np.testing.assert_array_equal, arrays(killed), arrays(whole))
+
+
+@pytest.mark.slow
+def test_sigterm_saves_first(tmp_path):
+    steps, workdir = 100_000, tmp_path / "run"
+    process = begin("decoder", workdir, tmp_path / "cache", steps)
+    while not (workdir / "metrics.jsonl").exists() or not (workdir / "metrics.jsonl").read_text():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    saved = int(errors.split("saved at step ")[1].split()[0])
+    assert int(arrays(workdir)["step"]) == saved

@@ -1,0 +1,196 @@
+"""Runs in this process: resuming, divergence, what compiles, what a folder refuses."""
+
+import dataclasses
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from tfm import config
+from tfm.names import UserError
+from tfm.train import loop, spec
+from tfm.train import step as steps
+from tfm.train.main import evaluate
+
+SMALL = str(pathlib.Path(__file__).parent / "small.py")
+
+
+class Silent:
+    def __init__(self):
+        self.messages = []
+        self.lines = []
+
+    def line(self, line):
+        self.lines.append(line)
+
+    def message(self, text):
+        self.messages.append(text)
+
+
+def load(model="decoder", *overrides):
+    argv = [f"--config={SMALL}:{model}", *(f"--config.{text}" for text in overrides)]
+    return spec.read(config.from_command_line(argv, fill=spec.fill))
+
+
+def train(run, workdir):
+    watcher = Silent()
+    return loop.train(run, str(workdir), watcher), watcher
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    run = load()
+    whole, watcher = train(run, tmp_path / "run")
+    assert [line["step"] for line in watcher.lines if line["split"] == "valid"] == [10, 20, 30, 40]
+    newest = tmp_path / "run/checkpoints/40"
+    largest = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    bits = bytearray(largest.read_bytes())
+    bits[len(bits) // 2] ^= 255
+    largest.write_bytes(bits)
+    (tmp_path / "run/summary.json").unlink()
+    again, watcher = train(run, tmp_path / "run")
+    assert any("checkpoint 40 is damaged" in text for text in watcher.messages)
+    assert "going on from step 35" in watcher.messages
+    assert again == whole
+    third, watcher = train(run, tmp_path / "run")
+    assert third == whole
+    assert "finished before" in watcher.messages[0]
+
+
+def test_learning_rate_decay_dropout_and_seed_are_data():
+    _, go, _ = loop.compiled(load())
+    known = 0
+    for change in (
+        ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.2", "seed=7",
+         "model.dropout.residual=0.3", "train.ema=0.5", "optimizer.clip=0.3"]
+    ):  # fmt: skip
+        run = load("decoder", change, "train.steps=40")
+        assert loop.compiled(run)[1] is go
+        data = spec.sources(run)
+        numbers = steps.numbers_of(run.optimizer, run.train, loop.build.rates(run.model), run.seed)
+        batch = loop.batch(data["train"], run.seed, 0, run.data.batch)
+        state = loop.compiled(run)[0](batch, jnp.uint32(run.seed))
+        go(state, batch, numbers)
+        known = known or go._cache_size()
+        assert go._cache_size() == known, change
+    assert loop.compiled(load("decoder", "optimizer.weight_decay=None"))[1] is not go
+
+
+def test_accumulated_gradients_are_those_of_the_whole():
+    whole, parts = load("recurrent"), load("recurrent", "train.accumulate=4")
+    after = []
+    for run in (whole, parts):
+        data = spec.sources(run)["train"]
+        start, go, _ = loop.compiled(run)
+        batch = loop.batch(data, 0, 0, run.data.batch)
+        numbers = steps.numbers_of(run.optimizer, run.train, {}, 0)
+        after.append(go(start(batch, jnp.uint32(0)), batch, numbers))
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, after[0]["params"], after[1]["params"])
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_a_loss_that_is_not_finite(policy, tmp_path, monkeypatch):
+    """Weights that are not a number from the third batch on, or in it alone."""
+    run = load("recurrent", f"train.not_finite={policy}", "train.steps=12", "train.ema=None")
+    real = loop.batch
+
+    def poisoned(source, seed, step, size):
+        made = real(source, seed, step, size)
+        if step == 2:
+            made["weights_BT"] = made["weights_BT"] * np.float32("nan")
+        return made
+
+    monkeypatch.setattr(loop, "batch", poisoned)
+    summary, _ = train(run, tmp_path / "run")
+    if policy == "stop":
+        assert (summary["status"], summary["diverged_at"]) == ("diverged", 2)
+    else:
+        assert (summary["status"], summary["skipped"], summary["steps"]) == ("done", 1, 12)
+        assert np.isfinite(summary["valid"]["loss"])
+
+
+def test_a_folder_belongs_to_one_run_and_one_process(tmp_path):
+    run = load("recurrent", "train.steps=2")
+    train(run, tmp_path / "run")
+    with pytest.raises(UserError, match="holds another run"):
+        train(load("recurrent", "train.steps=3"), tmp_path / "run")
+    with (
+        loop.Folder(tmp_path / "run").alone(),
+        pytest.raises(UserError, match="in use by another process"),
+    ):
+        train(run, tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot make the folder"):
+        train(run, tmp_path / "file" / "run")
+
+
+def test_what_decides_a_result_names_it():
+    def name(*changes):
+        run = load("recurrent", *changes)
+        return loop.identity(run, spec.sources(run))
+
+    plain = name()
+    assert name("train.log_every=7") == name("train.keep=5") == plain
+    for change in ("seed=4", "optimizer.learning_rate=0.02", "model.hidden=9", "data.seed=1"):
+        assert name(change) != plain
+    assert name("optimizer.b1=0.9") == plain  # its default
+
+
+def test_evaluation_reads_best_and_last(tmp_path):
+    run = load("recurrent")
+    summary, _ = train(run, tmp_path / "run")
+    last = evaluate(str(tmp_path / "run"))
+    assert last["loss"] == pytest.approx(summary["valid"]["loss"], rel=1e-12)
+    low, high = last["intervals"]["loss"]
+    assert low < last["loss"] < high
+    best = evaluate(str(tmp_path / "run"), checkpoint="best")
+    assert best["loss"] == pytest.approx(summary["best"]["loss"], rel=1e-12)
+    longer = evaluate(str(tmp_path / "run"), "test", "copy(length=6, vocab=8)")
+    assert longer["loss"] == pytest.approx(summary["tests"]["copy(length=6, vocab=8)"]["loss"])
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    with pytest.raises(UserError, match="has no checkpoint"):
+        evaluate(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("objective=next_tokn", "unknown objective 'next_tokn'; did you mean 'next_token'"),
+        ("objective=seq2seq", "objective='seq2seq' is for encoder_decoder, seq2seq"),
+        ("objective=classify", "objective='classify' is for"),
+        ("train.steps=0", "train.steps=0 must be at least 1"),
+        ("train.accumulate=3", "train.accumulate=3 must divide data.batch=16"),
+        ("train.ema=1.0", r"train.ema=1.0 must be in \[0, 1\)"),
+        ("train.not_finite=ignore", "unknown train.not_finite 'ignore'"),
+        ("seed=-1", "seed=-1 must be a whole number"),
+        ("optimizer.nam=sgd", "did you mean 'optimizer.name'"),
+    ],
+)
+def test_what_cannot_be_is_named(change, message):
+    with pytest.raises(UserError, match=message):
+        load("decoder", change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.task=copi", "unknown task 'copi'; did you mean 'copy'"),
+        ("data.task=copy(length=0)", "length=0"),
+        ("model.vocab=5", "model.vocab=5: the task .train. needs at least 8"),
+        ("data.tests=copy(length=30,vocab=8)", "but max_length=16"),
+        ("data.task=characters(path='nowhere.txt',length=4)", "nowhere.txt"),
+    ],
+)
+def test_data_that_cannot_be_is_named_before_a_folder_is_made(change, message, tmp_path):
+    if change.startswith("data.tests"):
+        run = load()
+        held = dataclasses.replace(run.data, tests=("copy(length=30, vocab=8)",))
+        run = dataclasses.replace(run, data=held)
+    else:
+        run = load("decoder", change)
+    with pytest.raises(UserError, match=message):
+        train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

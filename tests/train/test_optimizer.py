@@ -1,0 +1,171 @@
+"""Optimisers beside optax's own recipes; schedules beside their formulas."""
+
+import math
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+
+from tfm.layers.stack import scanned, unrolled
+from tfm.models import build
+from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec
+from tfm.names import UserError, read
+from tfm.train import optimizer
+from tfm.train.optimizer import OPTIMIZERS, OptimizerSpec
+from tfm.train.schedule import SCHEDULES
+
+MODEL = DecoderSpec(
+    vocab=11,
+    width=8,
+    layers=3,
+    max_length=8,
+    tied=False,
+    attention=AttentionSpec(heads=2, qkv_bias=True),
+    feedforward=FeedForwardSpec(width=12),
+)
+STEPS = 5
+
+
+def random(like, seed):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), like)
+
+
+@pytest.fixture(scope="module")
+def params():
+    module, inputs = build.model(MODEL), build.example(MODEL, 1, 4)
+    shapes = jax.eval_shape(lambda **x: module.init(jax.random.key(0), **x), **inputs)["params"]
+    return random(shapes, 0)
+
+
+def run(spec, params, steps=STEPS):
+    optimizer.check(spec)
+    numbers = {name: jnp.float32(x) for name, x in optimizer.numbers(spec).items()}
+    update = jax.jit(lambda *args: optimizer.update(spec, numbers, *args, steps))
+    state = optimizer.init(spec, params)
+    for step in range(steps):
+        params, state = update(random(scanned(params), step + 1) if "layers" in params["decoder"]
+                               else unrolled(random(scanned(params), step + 1)),
+                               state, params, jnp.int32(step))  # fmt: skip
+    return params
+
+
+def theirs(tx, params):
+    state = tx.init(params)
+    for step in range(STEPS):
+        updates, state = tx.update(random(params, step + 1), state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def is_matrix(params):
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key in ("kernel", "embedding"), params
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "recipe"),
+    [
+        (
+            OptimizerSpec(name="adamw", weight_decay=0.1, learning_rate=0.01),
+            lambda p: optax.chain(
+                optax.clip_by_global_norm(1.0),
+                optax.adamw(0.01, weight_decay=0.1, mask=is_matrix(p)),
+            ),
+        ),
+        (
+            OptimizerSpec(name="sgd", momentum=0.9, clip=None, schedule="linear(final=0.5)"),
+            lambda p: optax.sgd(optax.linear_schedule(1e-3, 5e-4, STEPS), momentum=0.9),
+        ),
+        (
+            OptimizerSpec(name="adam", weight_decay=0.1, clip=None),
+            lambda p: optax.chain(
+                optax.masked(optax.add_decayed_weights(0.1), is_matrix(p)), optax.adam(1e-3)
+            ),
+        ),
+        (
+            OptimizerSpec(name="lion", b2=0.99, weight_decay=0.1, clip=None),
+            lambda p: optax.lion(1e-3, b2=0.99, weight_decay=0.1, mask=is_matrix(p)),
+        ),
+        (
+            OptimizerSpec(name="adafactor", clip=None),
+            lambda p: optax.adafactor(1e-3),
+        ),
+    ],
+)
+def test_as_optax_does(spec, recipe, params):
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    jax.tree.map(close, run(spec, params), theirs(recipe(params), params))
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "adafactor"])
+def test_scanned_and_unrolled_layers_move_alike(name, params):
+    """But for Adafactor, which clips and scales by the size of a whole tensor."""
+    spec = OptimizerSpec(name=name, weight_decay=0.1, schedule="cosine(warmup=2)")
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, run(spec, params), scanned(run(spec, unrolled(params))))
+
+
+def test_muon_turns_matrices_orthogonal(params):
+    """All singular values of a first move are about alike, for each layer on its own."""
+    spec = OptimizerSpec(name="muon", learning_rate=1.0, clip=None)
+    moved = jax.tree.map(jnp.subtract, run(spec, params, 1), params)["decoder"]["layers"]
+    for layer in range(3):
+        up = np.asarray(moved["feedforward"]["up"]["kernel"])[layer]
+        out = np.asarray(moved["attention"]["out"]["kernel"])[layer].reshape(8, 8)
+        for matrix in (up, out):
+            values = np.linalg.svd(matrix, compute_uv=False) / (0.2 * math.sqrt(max(matrix.shape)))
+            assert 0.5 < values.min() <= values.max() < 1.3
+
+
+def test_what_decays_is_told_by_its_name(params):
+    spec = OptimizerSpec(name="sgd", weight_decay=1.0, learning_rate=0.5, clip=None)
+    numbers = {name: jnp.float32(x) for name, x in optimizer.numbers(spec).items()}
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    state = optimizer.init(spec, params)
+    moved, _ = optimizer.update(spec, numbers, zeros, state, params, jnp.int32(0), 1)
+
+    def check(path, old, new):
+        halved = path[-1].key in ("kernel", "embedding")
+        np.testing.assert_allclose(new, old / 2 if halved else old, rtol=1e-6)
+
+    jax.tree_util.tree_map_with_path(check, params, moved)
+
+
+@pytest.mark.parametrize(
+    ("text", "formula"),
+    [
+        ("constant(warmup=4)", lambda t: min((t + 1) / 4, 1)),
+        ("linear(final=0.2)", lambda t: 1 - 0.8 * t / 20),
+        ("cosine(final=0.1)", lambda t: 0.1 + 0.45 * (1 + math.cos(math.pi * t / 20))),
+        ("noam(warmup=5)", lambda t: math.sqrt(5) * min((t + 1) ** -0.5, (t + 1) * 5**-1.5)),
+        ("wsd(decay=0.5)", lambda t: 1 if t <= 10 else (20 - t) / 10),
+        ("cosine(warmup=10, final=0)",
+         lambda t: (t + 1) / 10 if t < 10 else (1 + math.cos(math.pi * (t - 10) / 10)) / 2),
+    ],
+)  # fmt: skip
+def test_schedules(text, formula):
+    share = read(text, SCHEDULES, "schedule")
+    for step in range(20):
+        assert float(share(jnp.int32(step), 20)) == pytest.approx(formula(step), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "adamm"}, "unknown optimizer.name 'adamm'; did you mean 'adam"),
+        ({"schedule": "cosin"}, "unknown optimizer.schedule 'cosin'; did you mean 'cosine'"),
+        ({"schedule": "wsd(decay=2)"}, "decay=2 must be in"),
+        ({"learning_rate": 0.0}, "optimizer.learning_rate=0.0 must be above 0"),
+        ({"b2": 1.0}, r"optimizer.b2=1.0 must be in \[0, 1\)"),
+        ({"momentum": 0.9}, "'sgd' has one, 'adamw' has not"),
+        ({"weight_decay": -1.0}, "at least 0"),
+        ({"decayed": "("}, "is no regular expression"),
+    ],
+)
+def test_what_cannot_be_is_named(changes, message):
+    with pytest.raises(UserError, match=message):
+        optimizer.check(OptimizerSpec(**changes))

@@ -1,0 +1,152 @@
+"""Train a model, or evaluate a trained one.
+
+  tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
+  tfm eval WORKDIR [--split=valid] [--task=TASK] [--checkpoint=last] [--json]
+
+A run that was interrupted goes on where it was, and a finished one is not run again. The folder
+holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints and TensorBoard's files.
+eval reads the checkpoint `last` or `best` and gives loss, perplexity, accuracy, exact matches and
+(of text) bits per byte, with 95 % intervals over the examples; JSON is its last output.
+"""
+
+import json
+import os
+import pathlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tfm import config as configs
+from tfm.data.pipeline import in_order, load
+from tfm.evaluate.metrics import intervals, metrics, over
+from tfm.names import UserError, pick, suggest
+from tfm.train import loop, spec
+from tfm.train.checkpoint import Checkpoints
+
+
+def cache_compilations() -> None:
+    """Keep what was compiled for the next process: in $TFM_CACHE, or the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")
+    where = os.environ.get("TFM_CACHE", str(pathlib.Path(home) / "tfm"))
+    jax.config.update("jax_compilation_cache_dir", where)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+class Bar:
+    """A progress bar, and TensorBoard's files."""
+
+    def __init__(self, run: spec.RunSpec, workdir: str, quiet: bool):
+        self.workdir = workdir
+        self.board: Any = None
+        self.tokens = run.data.batch * run.train.log_every
+        columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+        self.bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
+        self.task = self.bar.add_task("compiling", total=run.train.steps)
+
+    def line(self, line: Mapping[str, Any]) -> None:
+        if self.board is None:
+            from tensorboardX import SummaryWriter
+
+            self.board = SummaryWriter(os.path.join(self.workdir, "tensorboard"))
+        for name, value in line.items():
+            if name not in ("step", "split"):
+                self.board.add_scalar(f"{line['split']}/{name}", value, line["step"])
+        if line["split"] == "train":
+            speed = self.tokens / max(line["seconds"], 1e-9)
+            text = f"loss {line['loss']:.4f}  rate {line['learning_rate']:.2e}  {speed:,.0f} ex/s"
+            self.bar.update(self.task, completed=line["step"], description=text)
+        else:
+            self.message(
+                f"step {line['step']}: valid loss {line['loss']:.4f}, "
+                f"accuracy {line['accuracy']:.4f}, exact {line['exact']:.4f}"
+            )
+
+    def message(self, text: str) -> None:
+        self.bar.console.print(text, highlight=False, markup=False)
+
+    def __enter__(self) -> "Bar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+        if self.board is not None:
+            self.board.close()
+
+
+def main_train(argv: Sequence[str]) -> None:
+    if {"-h", "--help"} & set(argv):
+        print(__doc__, end="")
+        return
+    options, rest = _options(argv, ("workdir", "quiet"))
+    if not options.get("workdir"):
+        raise UserError("where to? Write --workdir=FOLDER")
+    run = spec.read(configs.from_command_line(rest, fill=spec.fill))
+    cache_compilations()
+    with Bar(run, options["workdir"], "quiet" in options) as bar:
+        try:
+            summary = loop.train(run, options["workdir"], bar)
+        except loop.Stopped as e:
+            bar.message(f"stopped: {e}")
+            sys.exit(143)
+    print(json.dumps(summary, indent=1))
+
+
+def main_eval(argv: Sequence[str]) -> None:
+    if {"-h", "--help"} & set(argv):
+        print(__doc__, end="")
+        return
+    options, rest = _options(argv, ("split", "task", "checkpoint", "json"))
+    if len(rest) != 1:
+        raise UserError(f"one folder is evaluated, not {len(rest)}; see tfm eval --help")
+    print(
+        json.dumps(evaluate(rest[0], **{k: v for k, v in options.items() if k != "json"}), indent=1)
+    )
+
+
+def evaluate(
+    workdir: str, split: str = "valid", task: str | None = None, checkpoint: str = "last"
+) -> dict[str, Any]:
+    """Metrics of a run's checkpoint on a split of its task, or of another."""
+    held = configs.load(os.path.join(workdir, "config.json")).to_dict()
+    held.pop("id", None)
+    run = spec.read(configs.ConfigDict(held))
+    pick({"last": 1, "best": 1}, checkpoint, "checkpoint")
+    count = run.data.examples if split == "train" else run.data.valid_examples
+    source = load(task or run.data.task, split, run.objective, count, run.data.seed)
+    start, _, look = loop.compiled(run)
+    batch = next(in_order(source, run.data.eval_batch))
+    like = jax.eval_shape(start, batch, jax.numpy.uint32(run.seed))
+    checkpoints = Checkpoints(pathlib.Path(workdir) / "checkpoints", run.train.keep)
+    step = checkpoints.best() if checkpoint == "best" else None
+    state = checkpoints.newest(like)[0] if step is None else checkpoints.read(step, like)
+    if state is None:
+        raise UserError(f"{workdir} has no checkpoint")
+    sums = over(look, loop.variables(state), in_order(source, run.data.eval_batch))
+    return {
+        "step": int(state["step"]),
+        "split": split,
+        "task": task or run.data.task,
+        "examples": len(sums["count"]),
+        **metrics(sums, source.bytes_per_token),
+        "intervals": intervals(sums, source.bytes_per_token),
+    }
+
+
+def _options(argv: Sequence[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What stands before `=` in --NAME=VALUE, and what is left for the config."""
+    options: dict[str, str] = {}
+    rest = []
+    for arg in argv:
+        name, _, value = arg.removeprefix("--").partition("=")
+        if not arg.startswith("--") or name == "config" or name.startswith("config."):
+            rest.append(arg)
+        elif name in known:
+            options[name] = value
+        else:
+            raise UserError(f"unknown argument {arg!r}{suggest(name, [*known, 'config'])}")
+    return options, rest

@@ -1,0 +1,188 @@
+"""Optimisers, built inside the step from traced numbers.
+
+What is on is structure, how much of it is data: one compiled step serves every learning rate, decay
+and clip. What a parameter is (a matrix, a bias, one layer of a scanned stack) is told by its path.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import optax
+from jax import Array
+from jax import numpy as jnp
+from optax import contrib
+
+from tfm.layers.stack import SCANNED
+from tfm.names import UserError, pick, read
+from tfm.train.schedule import SCHEDULES
+
+Tree = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """How weights move. None is off."""
+
+    name: str = "adamw"
+    learning_rate: float = 1e-3  # at its peak
+    schedule: str = "constant"
+    weight_decay: float | None = None
+    decayed: str = r"kernel|embedding|input|output"  # names of what decays, a regular expression
+    clip: float | None = 1.0  # of the gradient's norm
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    momentum: float | None = None  # of SGD
+
+
+def sgd(spec: OptimizerSpec) -> optax.GradientTransformation:
+    """g, or a running sum of it.  Robbins & Monro 1951; Polyak 1964."""
+    return optax.identity() if spec.momentum is None else optax.trace(spec.momentum)
+
+
+def adam(spec: OptimizerSpec) -> optax.GradientTransformation:
+    """m / (√v + ε).  Kingma & Ba 2015; decay apart from it is AdamW, Loshchilov & Hutter 2019."""
+    return optax.scale_by_adam(spec.b1, spec.b2, spec.eps)
+
+
+def adafactor(spec: OptimizerSpec) -> optax.GradientTransformation:
+    """v in rows and columns, clipped, relative to the weight's own size.  Shazeer & Stern 2018.
+
+    A scanned stack is one tensor to it, so its update is not that of the layers unrolled.
+    """
+    return optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(),
+    )
+
+
+def lion(spec: OptimizerSpec) -> optax.GradientTransformation:
+    """sign(β₁ m + (1 − β₁) g).  Chen et al. 2023."""
+    return optax.scale_by_lion(spec.b1, spec.b2)
+
+
+def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
+    """Matrices move by their orthogonalised momentum, all else by Adam.  Jordan et al. 2024.
+
+    Scaled by 0.2·√(greater side), so that Adam's learning rates serve.  Liu et al. 2025.
+    """
+    matrices = optax.chain(
+        contrib.scale_by_muon(weight_dimension_numbers=_dimensions), optax.stateless(_by_side)
+    )
+    return optax.partition({"matrix": matrices, "other": adam(spec)}, _labels)
+
+
+OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] = {
+    "sgd": sgd,
+    "adam": adam,
+    "adamw": adam,
+    "adafactor": adafactor,
+    "lion": lion,
+    "muon": muon,
+}
+
+
+def check(spec: OptimizerSpec) -> None:
+    pick(OPTIMIZERS, spec.name, "optimizer.name")
+    read(spec.schedule, SCHEDULES, "optimizer.schedule")
+    if spec.momentum is not None and spec.name != "sgd":
+        raise UserError(f"optimizer.momentum={spec.momentum}: 'sgd' has one, {spec.name!r} has not")
+    for name in ("learning_rate", "eps", "clip"):
+        value = getattr(spec, name)
+        if value is not None and value <= 0:
+            raise UserError(f"optimizer.{name}={value} must be above 0")
+    for name in ("b1", "b2", "momentum"):
+        value = getattr(spec, name)
+        if value is not None and not 0 <= value < 1:
+            raise UserError(f"optimizer.{name}={value} must be in [0, 1)")
+    if spec.weight_decay is not None and spec.weight_decay < 0:
+        raise UserError(f"optimizer.weight_decay={spec.weight_decay} must be at least 0")
+    try:
+        re.compile(spec.decayed)
+    except re.error as e:
+        raise UserError(f"optimizer.decayed={spec.decayed!r} is no regular expression: {e}") from e
+
+
+def numbers(spec: OptimizerSpec) -> dict[str, float]:
+    """What the compiled step is given, and may be given otherwise without compiling again."""
+    held = {name: getattr(spec, name) for name in ("learning_rate", "weight_decay", "clip")}
+    return {name: value for name, value in held.items() if value is not None}
+
+
+def init(spec: OptimizerSpec, params: Tree) -> Tree:
+    return OPTIMIZERS[spec.name](spec).init(params)
+
+
+def update(
+    spec: OptimizerSpec,
+    numbers: Mapping[str, Array],
+    grads: Tree,
+    state: Tree,
+    params: Tree,
+    step: Array,
+    steps: int,
+) -> tuple[Tree, Tree]:
+    """New parameters and state."""
+    if "clip" in numbers:
+        grads, _ = optax.clip_by_global_norm(numbers["clip"]).update(grads, optax.EmptyState())
+    decays = None
+    if "weight_decay" in numbers:
+        share = numbers["weight_decay"]
+        decays = jax.tree_util.tree_map_with_path(
+            lambda path, p: share * p if _decays(spec, path) else jnp.zeros_like(p), params
+        )
+    if decays is not None and spec.name == "adam":  # an L2 penalty, as in the paper
+        grads, decays = jax.tree.map(jnp.add, grads, decays), None
+    moves, state = OPTIMIZERS[spec.name](spec).update(grads, state, params)
+    if decays is not None:
+        moves = jax.tree.map(jnp.add, moves, decays)
+    rate = numbers["learning_rate"] * read(spec.schedule, SCHEDULES, "schedule")(step, steps)
+    return jax.tree.map(lambda p, m: p - rate.astype(p.dtype) * m, params, moves), state
+
+
+def _decays(spec: OptimizerSpec, path: tuple[Any, ...]) -> bool:
+    return re.fullmatch(spec.decayed, _names(path)[-1]) is not None
+
+
+def _names(path: tuple[Any, ...]) -> list[str]:
+    return [str(getattr(part, "key", part)) for part in path]
+
+
+def _axes(path: tuple[Any, ...], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The axes that a kernel sums over and those it gives; None if it is no matrix of a layer."""
+    names = _names(path)
+    if names[-1] != "kernel" or names[0] == "head":
+        return None
+    axes = tuple(range(int(SCANNED in names), rank))
+    inputs = len(axes) - 1 if names[-2] in ("out", "convolution") else 1
+    return axes[:inputs], axes[inputs:]
+
+
+def _labels(params: Tree) -> Tree:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, p: "other" if _axes(path, jnp.ndim(p)) is None else "matrix", params
+    )
+
+
+def _dimensions(params: Tree) -> Tree:
+    def of(path, p):
+        axes = _axes(path, jnp.ndim(p))
+        return None if axes is None else contrib.MuonDimensionNumbers(*axes)
+
+    return jax.tree_util.tree_map_with_path(of, params)
+
+
+def _by_side(moves: Tree, params: Tree) -> Tree:
+    def scale(path, move):
+        axes = _axes(path, jnp.ndim(move))
+        if axes is None:
+            return move
+        greater = max(math.prod(move.shape[i] for i in side) for side in axes)
+        return move * (0.2 * math.sqrt(greater))
+
+    return jax.tree_util.tree_map_with_path(scale, moves)

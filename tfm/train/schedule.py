@@ -1,0 +1,76 @@
+"""The learning rate over time, as a share of its peak: functions of (step, steps) into [0, 1]."""
+
+import dataclasses
+from collections.abc import Callable
+
+from jax import Array
+from jax import numpy as jnp
+
+from tfm.names import UserError
+
+Schedule = Callable[[Array, int], Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ramp:
+    """A straight way up over `warmup` steps, then `after(progress)` for the rest."""
+
+    warmup: int
+    after: Callable[[Array], Array]
+
+    def __call__(self, step: Array, steps: int) -> Array:
+        up = (step + 1) / max(self.warmup, 1)
+        progress = jnp.clip((step - self.warmup) / max(steps - self.warmup, 1), 0, 1)
+        return jnp.where(step < self.warmup, up, self.after(progress))
+
+
+def constant(warmup: int = 0) -> Schedule:
+    """Level, after a warm-up."""
+    _check("constant", warmup)
+    return _Ramp(warmup, jnp.ones_like)
+
+
+def cosine(warmup: int = 0, final: float = 0.1) -> Schedule:
+    """Half a cosine down to `final`.  Loshchilov & Hutter 2017."""
+    _check("cosine", warmup, final)
+    return _Ramp(warmup, lambda t: final + (1 - final) * (1 + jnp.cos(jnp.pi * t)) / 2)
+
+
+def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
+    """A straight way down to `final`."""
+    _check("linear", warmup, final)
+    return _Ramp(warmup, lambda t: 1 - (1 - final) * t)
+
+
+def wsd(warmup: int = 0, decay: float = 0.2, final: float = 0.0) -> Schedule:
+    """Warm up, stay, and go straight down over the last share `decay`.  Hu et al. 2024."""
+    _check("wsd", warmup, final)
+    if not 0 < decay <= 1:
+        raise UserError(f"wsd: decay={decay} must be in (0, 1]")
+    return _Ramp(warmup, lambda t: 1 - (1 - final) * jnp.maximum(t - (1 - decay), 0) / decay)
+
+
+def noam(warmup: int = 4000) -> Schedule:
+    """Up over `warmup` steps, then with 1/√step.  Vaswani et al. 2017, §5.3."""
+    if warmup < 1:
+        raise UserError(f"noam: warmup={warmup} must be at least 1")
+
+    def share(step: Array, steps: int) -> Array:
+        t = step + 1
+        return jnp.minimum(t / warmup, jnp.sqrt(warmup / t))
+
+    return share
+
+
+def _check(name: str, warmup: int, final: float = 0.0) -> None:
+    if warmup < 0 or not 0 <= final <= 1:
+        raise UserError(f"{name}: need warmup ≥ 0 and final in [0, 1], not {warmup} and {final}")
+
+
+SCHEDULES = {
+    "constant": constant,
+    "cosine": cosine,
+    "linear": linear,
+    "wsd": wsd,
+    "noam": noam,
+}
