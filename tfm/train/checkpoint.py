@@ -21,7 +21,7 @@ State = dict[str, Any]
 class Checkpoints:
     """The checkpoints of a run folder."""
 
-    def __init__(self, folder: pathlib.Path, last: int):
+    def __init__(self, folder: pathlib.Path, last: int, read_only: bool = False):
         self.folder = folder.absolute()
         best = keep.BestN(
             get_metric_fn=lambda m: m["loss"],
@@ -31,7 +31,7 @@ class Checkpoints:
         )
         policy = keep.AnyPreservationPolicy([keep.LatestN(last), best])
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, cleanup_tmp_directories=True
+            preservation_policy=policy, cleanup_tmp_directories=not read_only, read_only=read_only
         )
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -42,16 +42,22 @@ class Checkpoints:
         args = ocp.args.Composite(state=ocp.args.StandardSave(held), note=note)
         self.manager.save(step, args=args, metrics=None if loss is None else {"loss": loss})
 
-    def newest(self, like: State) -> tuple[State | None, list[str]]:
+    def newest(self, like: State) -> tuple[State | None, dict[int, str]]:
         """The newest state that is whole, and what is wrong with those that are newer."""
-        wrong: list[str] = []
+        wrong: dict[int, str] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
                 return self.read(step, like), wrong
             except Exception as e:  # whatever a damaged file makes Orbax raise
-                wrong.append(f"checkpoint {step} is damaged ({str(e).splitlines()[0][:100]})")
-                self.manager.delete(step)
+                wrong[step] = f"checkpoint {step} is damaged ({str(e).splitlines()[0][:100]})"
+        if wrong:
+            raise UserError(
+                f"{self.folder}: no checkpoint can be read: {'; '.join(wrong.values())}"
+            )
         return None, wrong
+
+    def delete(self, step: int) -> None:
+        self.manager.delete(step)
 
     def read(self, step: int, like: State) -> State:
         shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)

@@ -86,11 +86,12 @@ class Folder:
             raise UserError(f"cannot write {self.path / name}: {e.strerror}") from e
 
 
-def different(spec: Any, default: Any = None) -> dict[str, Any]:
+def different(spec: Any) -> dict[str, Any]:
     """The settings of a spec that differ from their defaults."""
     out: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
+        default: Any
         if field.default is not dataclasses.MISSING:
             default = field.default
         elif field.default_factory is not dataclasses.MISSING:

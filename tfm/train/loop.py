@@ -110,14 +110,15 @@ class _Training:
             state = self.go(state, self._batch(now), self.numbers)
             done = now + 1
             last = done == train.steps
-            if done % train.log_every == 0 or last:
+            logs = done % train.log_every == 0 or last
+            if logs:
                 state = self._log(done, state)
             loss = None
             if done % eval_every == 0 or last:
                 loss = self._evaluate(done, state)
             if done % save_every == 0 or last or self.stop.is_set():
                 self.checkpoints.save(done, state, loss)
-            if int(done % train.log_every == 0 or last) and int(state["diverged"]) >= 0:
+            if logs and int(state["diverged"]) >= 0:
                 return self._finish(state, "diverged")
             if self.stop.is_set() and not last:
                 self.checkpoints.wait()
@@ -128,8 +129,9 @@ class _Training:
         first, seed = self._batch(0), jnp.uint32(self.spec.seed)
         like = jax.eval_shape(self.start, first, seed)
         state, wrong = self.checkpoints.newest(like)
-        for text in wrong:
+        for step, text in wrong.items():
             self.watcher.message(f"{text}; going on from the one before")
+            self.checkpoints.delete(step)
         if state is None:
             state = self.start(first, seed)
         else:

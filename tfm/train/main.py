@@ -1,7 +1,7 @@
 """Train a model, or evaluate a trained one.
 
   tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
-  tfm eval WORKDIR [--split=valid] [--task=TASK] [--checkpoint=last] [--json]
+  tfm eval WORKDIR [--split=valid] [--task=TASK] [--checkpoint=last]
 
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
 holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints and TensorBoard's files.
@@ -42,7 +42,7 @@ class Bar:
     def __init__(self, run: spec.RunSpec, workdir: str, quiet: bool):
         self.workdir = workdir
         self.board: Any = None
-        self.tokens = run.data.batch * run.train.log_every
+        self.examples = run.data.batch * run.train.log_every
         columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
         self.bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
         self.task = self.bar.add_task("compiling", total=run.train.steps)
@@ -56,7 +56,7 @@ class Bar:
             if name not in ("step", "split"):
                 self.board.add_scalar(f"{line['split']}/{name}", value, line["step"])
         if line["split"] == "train":
-            speed = self.tokens / max(line["seconds"], 1e-9)
+            speed = self.examples / max(line["seconds"], 1e-9)
             text = f"loss {line['loss']:.4f}  rate {line['learning_rate']:.2e}  {speed:,.0f} ex/s"
             self.bar.update(self.task, completed=line["step"], description=text)
         else:
@@ -100,12 +100,10 @@ def main_eval(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
         print(__doc__, end="")
         return
-    options, rest = _options(argv, ("split", "task", "checkpoint", "json"))
+    options, rest = _options(argv, ("split", "task", "checkpoint"))
     if len(rest) != 1:
         raise UserError(f"one folder is evaluated, not {len(rest)}; see tfm eval --help")
-    print(
-        json.dumps(evaluate(rest[0], **{k: v for k, v in options.items() if k != "json"}), indent=1)
-    )
+    print(json.dumps(evaluate(rest[0], **options), indent=1))
 
 
 def evaluate(
@@ -121,7 +119,7 @@ def evaluate(
     start, _, look = loop.compiled(run)
     batch = next(in_order(source, run.data.eval_batch))
     like = jax.eval_shape(start, batch, jax.numpy.uint32(run.seed))
-    checkpoints = Checkpoints(pathlib.Path(workdir) / "checkpoints", run.train.keep)
+    checkpoints = Checkpoints(pathlib.Path(workdir) / "checkpoints", run.train.keep, True)
     step = checkpoints.best() if checkpoint == "best" else None
     state = checkpoints.newest(like)[0] if step is None else checkpoints.read(step, like)
     if state is None:
