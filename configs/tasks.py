@@ -1,4 +1,4 @@
-"""Synthetic tasks with a known best score, each with a small model that reaches it.
+"""Synthetic tasks with a known best score, each with a small model to begin from.
 
   tfm train --config=configs/tasks.py:reverse --workdir=runs/reverse
 
