@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 
 FLOORS = [
     ["names"],
-    ["ops"],
+    ["arguments", "ops", "origin"],
     ["data", "parallel"],
     ["layers", "config"],
     ["models"],

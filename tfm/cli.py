@@ -11,6 +11,7 @@ tfm: does this change to a sequence model help, and how sure are we?
   tfm VERB [--config=FILE.py[:ARGUMENT]] [--config.KEY=VALUE …]
 
 verbs
+  sweep              run the variants of a study, and compare them
   train              train a model, or go on with one that was interrupted
   eval               what a trained model is worth, with intervals
   describe           a model as a tree: parameters, FLOPs, memory
@@ -60,6 +61,12 @@ def train(argv: Sequence[str]) -> None:
     main_train(argv)
 
 
+def sweep(argv: Sequence[str]) -> None:
+    from tfm.report.main import main
+
+    main(argv)
+
+
 def evaluate(argv: Sequence[str]) -> None:
     from tfm.train.main import main_eval
 
@@ -84,6 +91,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "eval": evaluate,
     "export": export_weights,
     "import": import_weights,
+    "sweep": sweep,
     "train": train,
     "version": version,
 }

@@ -9,19 +9,23 @@ to the library's tables in every process that loads the file, so that a new idea
 import ast
 import copy
 import dataclasses
+import functools
 import importlib.util
 import inspect
 import json
 import pathlib
+import re
 import sys
+import traceback
 import types
 import typing
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
+from tfm import origin
 from tfm.data.batch import Task
 from tfm.data.tasks import TASKS
 from tfm.names import UserError, suggest
@@ -58,7 +62,7 @@ def load(where: str) -> ConfigDict:
         if colon:
             raise UserError(f"{path} takes no argument, but {where!r} gives one")
         return _json(pathlib.Path(path))
-    module = _run(pathlib.Path(path))
+    module = run_file(pathlib.Path(path))
     get_config = getattr(module, "get_config", None)
     if get_config is None:
         raise UserError(f"{path} defines no get_config()")
@@ -90,7 +94,8 @@ def _json(path: pathlib.Path) -> ConfigDict:
         raise UserError(f"{path} is no config: {e}") from e
 
 
-def _run(path: pathlib.Path) -> types.ModuleType:
+def run_file(path: pathlib.Path) -> types.ModuleType:
+    """The module that a Python file makes, run by its path; its tables join the library's."""
     path = path.resolve()
     spec = importlib.util.spec_from_file_location(f"tfm config {path}", path)
     if not path.is_file() or spec is None or spec.loader is None:
@@ -101,6 +106,12 @@ def _run(path: pathlib.Path) -> types.ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as e:
         raise UserError(f"{e.filename}, line {e.lineno}: {e.msg}") from e
+    except UserError:
+        raise
+    except Exception as e:  # whatever the file does when it is run
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        where = f"{last.filename}, line {last.lineno}"
+        raise UserError(f"{path} cannot be run: {type(e).__name__}: {e} ({where})") from e
     for name in TABLES:
         if not isinstance(getattr(module, name, {}), dict):
             raise UserError(
@@ -118,6 +129,19 @@ def _run(path: pathlib.Path) -> types.ModuleType:
         TABLES[name][key] = entry
         _added_by[name, key] = path
     return module
+
+
+def brought(texts: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """The entries of users' tables that are named in `texts`: their files, and their digests.
+
+    The digest is of an entry's source, so that an edited score is told from the one before.
+    """
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    return {
+        f"{table}.{name}": (str(path), origin.digest(path, table, name))
+        for (table, name), path in sorted(_added_by.items())
+        if name in words
+    }
 
 
 def from_command_line(
@@ -205,10 +229,15 @@ def paths(config: ConfigDict, prefix: str = "") -> Iterator[str]:
             yield from paths(config[key], f"{prefix}{key}.")
 
 
-def to_spec(cls: type[Spec], config: ConfigDict, prefix: str = "") -> Spec:
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def to_spec(cls: type[Spec], config: ConfigDict | dict[str, Any], prefix: str = "") -> Spec:
     """A frozen dataclass from a config: every key known, every value of its field's type."""
     fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls)
+    hints = _hints(typing.cast(Any, cls))
     values = {}
     for key, value in config.items():
         if key not in fields:
@@ -222,7 +251,7 @@ def to_spec(cls: type[Spec], config: ConfigDict, prefix: str = "") -> Spec:
 
 def from_spec(spec: Any) -> ConfigDict:
     """The config of a spec, with a key for every field; what is None may be set to its type."""
-    hints = typing.get_type_hints(type(spec))
+    hints = _hints(typing.cast(Any, type(spec)))
     values: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
@@ -238,7 +267,7 @@ def from_spec(spec: Any) -> ConfigDict:
 def _value(hint: Any, value: Any, key: str) -> Any:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
-        if dataclasses.is_dataclass(option) and isinstance(value, ConfigDict):
+        if dataclasses.is_dataclass(option) and isinstance(value, ConfigDict | dict):
             return to_spec(typing.cast(type, option), value, f"{key}.")
         item, *_ = typing.get_args(option) or (None,)
         if item and isinstance(value, tuple | list):

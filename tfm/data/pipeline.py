@@ -37,12 +37,23 @@ class Source:
         return self.task.bytes_per_token.get(self.split)
 
 
-def load(task: str, split: str, objective: str, count: int | None = None, seed: int = 0) -> Source:
-    """`count` examples of a split, or all that there are; the same ones for the same seed."""
+def load(
+    task: str,
+    split: str,
+    objective: str,
+    count: int | None = None,
+    seed: int = 0,
+    peek: bool = False,
+) -> Source:
+    """`count` examples of a split, or all that there are; the same ones for the same seed.
+
+    With `peek` all is checked but one example made, to see what form they have.
+    """
     made = _task(task)
     rng = np.random.Generator(np.random.Philox(stream(_index("seed", seed), "examples", split)))
     try:
         count = _count(made, split, count)
+        count = 1 if peek else count
         examples = made.make(rng, count, split)
         if len(examples) != count:
             raise UserError(f"{len(examples)} examples came of {count} asked for")

@@ -29,15 +29,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tfm import arguments
 from tfm.config import from_command_line
 from tfm.inspect.flops import Flops, count
 from tfm.inspect.memory import Cache, cache, kept, size
 from tfm.layers.stack import SCANNED
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, ModelSpec
-from tfm.names import UserError, suggest
+from tfm.names import UserError
 
-NUMBERS = ("--batch", "--length")
 MEMORY = {
     "weights": "weights",
     "gradients": "gradients",
@@ -83,11 +83,11 @@ def main(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
         print(__doc__, end="")
         return
-    numbers, rest = _arguments(argv)
-    as_json = "--json" in rest
-    config = from_command_line([arg for arg in rest if arg != "--json"], fill=build.fill)
+    given = arguments.split(argv, options=("batch", "length"), flags=("json",))
+    config = from_command_line(given.config, fill=build.fill)
+    numbers = {name: arguments.whole(given, name, 1) for name in given.options}
     found = describe(build.spec(config), **numbers)
-    if as_json:
+    if "json" in given.flags:
         print(json.dumps(to_json(found), indent=1))
         return
     console = Console(
@@ -96,26 +96,6 @@ def main(argv: Sequence[str]) -> None:
     for table in (tree_table(found), flops_table(found), memory_table(found)):
         console.print(table, "")
     console.print(NOTE)
-
-
-def _arguments(argv: Sequence[str]) -> tuple[dict[str, int], list[str]]:
-    """The numbers, and what is left."""
-    numbers: dict[str, int] = {}
-    rest: list[str] = []
-    for arg in argv:
-        name, _, value = arg.partition("=")
-        if arg == "--json" or name == "--config" or name.startswith("--config."):
-            rest.append(arg)
-            continue
-        if name not in NUMBERS:
-            known = (*NUMBERS, "--config", "--json")
-            raise UserError(f"unknown argument {arg!r}{suggest(name, known)}")
-        if not re.fullmatch("0*[1-9][0-9]*", value):
-            raise UserError(f"{arg!r}: write {name}=N, a whole number of at least 1")
-        if name[2:] in numbers:
-            raise UserError(f"{name} is given more than once")
-        numbers[name[2:]] = int(value)
-    return numbers, rest
 
 
 def describe(what: ModelSpec, batch: int = 1, length: int | None = None) -> Description:
@@ -138,16 +118,16 @@ def describe(what: ModelSpec, batch: int = 1, length: int | None = None) -> Desc
         raise UserError(f"--length={length}: {e}") from e
     params = variables["params"]
     statistics = {name: variables[name] for name in variables if name != "params"}
-    whole = build.model(_whole_matrix(what))
     args = params, (statistics, inputs)
+    forward, training = flops(what, inputs)
     return Description(
         family=what.family,
         dtype=getattr(what, "dtype", "float32"),
         batch=batch,
         length=length,
         tree=_part((), params, ran, sum(leaf.size for leaf in jax.tree.leaves(params))),
-        forward=count(_outputs(whole, train=False), *args),
-        training=count(jax.value_and_grad(_summed(_outputs(whole, train=True))), *args),
+        forward=forward,
+        training=training,
         memory={
             "weights": size(params),
             "gradients": size(params),
@@ -157,6 +137,17 @@ def describe(what: ModelSpec, batch: int = 1, length: int | None = None) -> Desc
             "outputs": size(jax.eval_shape(_outputs(module, train=False), *args)),
         },
         cache=cache(what),
+    )
+
+
+def flops(what: ModelSpec, inputs: Mapping[str, Any]) -> tuple[Flops, Flops]:
+    """Of the forward pass, and of forward and backward, for inputs of these shapes."""
+    whole = build.model(_whole_matrix(what))
+    variables = dict(jax.eval_shape(lambda **x: whole.init(jax.random.key(0), **x), **inputs))
+    args = variables.pop("params"), (variables, inputs)
+    return (
+        count(_outputs(whole, train=False), *args),
+        count(jax.value_and_grad(_summed(_outputs(whole, train=True))), *args),
     )
 
 
@@ -207,14 +198,14 @@ def _part(path: tuple[str, ...], tree: Any, ran: Mapping[tuple[str, ...], int], 
 
 
 def to_json(found: Description) -> dict[str, Any]:
-    def flops(counted: Flops) -> dict[str, Any]:
+    def tree(counted: Flops) -> dict[str, Any]:
         each = counted.total / (found.batch * found.length)
         return {"per_token": each, "total": counted.total, **dataclasses.asdict(counted)}
 
     return {
         **dataclasses.asdict(found),
-        "forward": flops(found.forward),
-        "training": flops(found.training),
+        "forward": tree(found.forward),
+        "training": tree(found.training),
     }
 
 

@@ -24,10 +24,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tfm import arguments
 from tfm import config as configs
 from tfm.interop.convert import copied, from_huggingface, to_huggingface
 from tfm.models import build
-from tfm.names import UserError, pick, suggest
+from tfm.names import UserError, pick
 
 TOKENIZER = (
     "tokenizer.json",
@@ -55,10 +56,10 @@ def main_import(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
         print(__doc__, end="")
         return
-    words, options = _arguments(argv, 1, ("workdir", "dtype"))
-    if "workdir" not in options:
+    given = arguments.split(argv, words=1, options=("workdir", "dtype"), config=False)
+    if "workdir" not in given.options:
         raise UserError("where to? Write --workdir=FOLDER")
-    workdir = import_folder(words[0], options["workdir"], options.get("dtype", "float32"))
+    workdir = import_folder(given.words[0], **given.options)
     print(f"imported to {workdir}; look at it with\n  tfm describe --config={workdir}/config.json")
 
 
@@ -66,30 +67,8 @@ def main_export(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
         print(__doc__, end="")
         return
-    (source, target), _ = _arguments(argv, 2, ())
+    source, target = arguments.split(argv, words=2, config=False).words
     print(f"exported to {export_folder(source, target)}")
-
-
-def _arguments(
-    argv: Sequence[str], words: int, known: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    found = [arg for arg in argv if not arg.startswith("--")]
-    options = {}
-    for arg in argv:
-        if arg.startswith("--"):
-            name, _, value = arg.removeprefix("--").partition("=")
-            if name not in known:
-                raise UserError(f"cannot read {arg!r}{suggest(name, known)}")
-            if not value:
-                raise UserError(f"{arg} gives no value: write --{name}=VALUE, with nothing between")
-            if name in options:
-                raise UserError(f"--{name} is given more than once")
-            options[name] = value
-    if len(found) != words:
-        raise UserError(f"{words} folder(s) wanted, {len(found)} given; see tfm VERB --help")
-    if "" in found:
-        raise UserError("the name of a folder is empty")
-    return found, options
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:

@@ -19,16 +19,18 @@ from jax import numpy as jnp
 
 from tfm.data.pipeline import Source, batch, in_order
 from tfm.evaluate.metrics import metrics, over
+from tfm.inspect import describe
 from tfm.models import build
 from tfm.models.spec import DropoutSpec
 from tfm.names import UserError, read
+from tfm.objectives.tokens import inputs_of
 from tfm.train import step as steps
 from tfm.train.checkpoint import Checkpoints
-from tfm.train.folder import Folder, different, digest, profile
+from tfm.train.folder import Folder
+from tfm.train.identity import entries, identity, profile
+from tfm.train.optimizer import OptimizerSpec
 from tfm.train.schedule import SCHEDULES
 from tfm.train.spec import RunSpec, sources
-
-NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no number
 
 
 class Watcher(Protocol):
@@ -40,32 +42,31 @@ class Watcher(Protocol):
 
 
 class Stopped(Exception):  # noqa: N818
-    """Asked to stop, the run has saved its state."""
+    """Asked to stop by a signal, the run has saved its state."""
+
+    def __init__(self, text: str, signal: int):
+        super().__init__(text)
+        self.signal = signal
 
 
-def identity(run: RunSpec, data: Mapping[str, Source]) -> str:
-    """A hash of what decides the result: settings off their defaults, and the data."""
-    train = {k: v for k, v in different(run.train).items() if k not in NO_RESULT}
-    return digest(
-        {
-            "seed": run.seed,
-            "objective": run.objective,
-            "family": run.model.family,
-            "model": different(run.model),
-            "data": {k: v for k, v in different(run.data).items() if k not in ("task", "tests")},
-            "sources": [source.fingerprint for source in data.values()],
-            "optimizer": different(run.optimizer),
-            "train": train,
-        }
-    )
+def train(
+    run: RunSpec,
+    workdir: str,
+    watcher: Watcher,
+    patience: float = 0.0,
+    expected: str | None = None,
+) -> dict[str, Any]:
+    """Train, or go on training, in a folder; the summary when it is done.
 
-
-def train(run: RunSpec, workdir: str, watcher: Watcher) -> dict[str, Any]:
-    """Train, or go on training, in a folder; the summary when it is done."""
+    `patience` is for how many seconds to wait for another process to leave the folder, `expected`
+    the id that the run had when it was planned.
+    """
     data = sources(run)
-    name = identity(run, data)
+    name = identity(run, [source.fingerprint for source in data.values()])
+    if expected not in (None, name):
+        raise UserError(f"a file that decides the result of {expected} was edited since it began")
     folder = Folder(workdir)
-    with folder.alone():
+    with folder.alone(patience):
         known = folder.read("config.json")
         if known is not None and known["id"] != name:
             raise UserError(f"{workdir} holds another run ({known['id']}, not {name})")
@@ -73,9 +74,9 @@ def train(run: RunSpec, workdir: str, watcher: Watcher) -> dict[str, Any]:
         if summary is not None:
             watcher.message(f"{workdir}: finished before")
             return summary
-        folder.write("config.json", {"id": name, **_plain(run)})
-        folder.write("profile.json", profile())
-        with _interrupts() as stop:
+        folder.write("config.json", {"id": name, "entries": entries(run), **_plain(run)})
+        _record_profile(folder, watcher)
+        with _Interrupts() as stop:
             return _Training(run, folder, data, watcher, stop).run()
 
 
@@ -86,18 +87,14 @@ class _Training:
         folder: Folder,
         data: Mapping[str, Source],
         watcher: Watcher,
-        stop: threading.Event,
+        stop: "_Interrupts",
     ):
-        self.spec, self.folder, self.data, self.watcher, self.stop = (
-            run,
-            folder,
-            data,
-            watcher,
-            stop,
-        )
+        self.spec, self.folder, self.data = run, folder, data
+        self.watcher, self.stop = watcher, stop
         self.start, self.go, self.look = compiled(run)
         self.numbers = steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
         self.checkpoints = Checkpoints(folder.path / "checkpoints", run.train.keep)
+        self.tokens = tokens_in(self._batch(0))
         self.share = read(run.optimizer.schedule, SCHEDULES, "optimizer.schedule")
 
     def run(self) -> dict[str, Any]:
@@ -116,13 +113,13 @@ class _Training:
             loss = None
             if done % eval_every == 0 or last:
                 loss = self._evaluate(done, state)
-            if done % save_every == 0 or last or self.stop.is_set():
+            if done % save_every == 0 or last or self.stop.asked:
                 self.checkpoints.save(done, state, loss)
             if logs and int(state["diverged"]) >= 0:
                 return self._finish(state, "diverged")
-            if self.stop.is_set() and not last:
+            if self.stop.asked and not last:
                 self.checkpoints.wait()
-                raise Stopped(f"saved at step {done}")
+                raise Stopped(f"saved at step {done}", self.stop.asked)
         return self._finish(state, "done")
 
     def _begin(self) -> steps.State:
@@ -157,6 +154,7 @@ class _Training:
                 "gradient": since["norm"] / taken,
                 "learning_rate": peak * float(self.share(now, self.spec.train.steps)),
                 "skipped": int(state["skipped"]),
+                "tokens": int(taken) * self.tokens,
                 "seconds": seconds,
             }
         )
@@ -184,6 +182,7 @@ class _Training:
             "steps": int(state["step"]),
             "skipped": int(state["skipped"]),
             "parameters": sum(x.size for x in jax.tree.leaves(state["params"])),
+            "flops": train_flops(self.spec, self._batch(0)),
             "valid": _without(lines[-1]) if lines else None,
             "best": _without(min(lines, key=lambda line: line["loss"])) if lines else None,
             "tests": {
@@ -199,8 +198,23 @@ class _Training:
         return summary
 
 
+def _record_profile(folder: Folder, watcher: Watcher) -> None:
+    """Note where the run runs; if that has changed since it began, say so."""
+    before, now = (folder.read("profile.json") or {"profiles": []})["profiles"], profile()
+    if before and now != before[-1]:
+        keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
+        watcher.message(f"begun under another profile ({keys}): bits may differ from one run alone")
+    if not before or now != before[-1]:
+        folder.write("profile.json", {"profiles": [*before, now]})
+
+
 def digest_of(folder: Folder) -> str:
     return (folder.read("config.json") or {})["id"]
+
+
+def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
+    """What a model reads of a batch, padding too: that is computed as well."""
+    return sum(x.size for name, x in inputs_of(batch).items() if x.dtype.kind in "iu")
 
 
 def variables(state: steps.State) -> dict[str, Any]:
@@ -217,8 +231,26 @@ def _plain(run: RunSpec) -> dict[str, Any]:
     return dataclasses.asdict(run)
 
 
+def train_flops(run: RunSpec, batch: Mapping[str, Any]) -> int:
+    """Forward and backward over all steps, for batches of this shape; not the optimiser's."""
+    model, _, _ = structure(run)
+    shapes = {name: (x.shape, x.dtype.name) for name, x in inputs_of(batch).items()}
+    return run.train.steps * _step_flops(model, tuple(shapes.items()))
+
+
+@functools.lru_cache(maxsize=64)
+def _step_flops(model, shapes) -> int:
+    inputs = {name: jax.ShapeDtypeStruct(*what) for name, what in shapes}
+    return describe.flops(model, inputs)[1].total
+
+
 def compiled(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """init, step and evaluate; runs that differ only in numbers share them."""
+    return _compiled(*structure(run))
+
+
+def structure(run: RunSpec) -> tuple[Any, OptimizerSpec, steps.StepSpec]:
+    """What is compiled: the run without its numbers."""
     model: Any = run.model
     if hasattr(model, "dropout"):
         places = {k: _on(v) for k, v in dataclasses.asdict(model.dropout).items()}
@@ -236,7 +268,7 @@ def compiled(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Call
         label_smoothing=_on(run.train.label_smoothing),
         not_finite=run.train.not_finite,
     )
-    return _compiled(model, opt, step)
+    return model, opt, step
 
 
 def _on(value: float | None) -> float | None:
@@ -249,16 +281,23 @@ def _compiled(model, opt, step):
     return steps.compiled(build.model(model), opt, step)
 
 
-class _interrupts:  # noqa: N801
-    """Within it, SIGTERM asks to stop at the next step."""
+class _Interrupts:
+    """Within it SIGTERM, or a first Ctrl-C, asks to stop at the next step."""
 
-    def __enter__(self) -> threading.Event:
-        self.event = threading.Event()
-        self.before = None
+    asked = 0  # the signal that did
+
+    def __enter__(self) -> "_Interrupts":
+        self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGTERM, lambda *_: self.event.set())
-        return self.event
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self.before[number] = signal.signal(number, self._ask)
+        return self
+
+    def _ask(self, number: int, _: object) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = number
 
     def __exit__(self, *_: object) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

@@ -20,10 +20,11 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tfm import arguments
 from tfm import config as configs
 from tfm.data.pipeline import in_order, load
 from tfm.evaluate.metrics import intervals, metrics, over
-from tfm.names import UserError, pick, suggest
+from tfm.names import UserError, pick
 from tfm.train import loop, spec
 from tfm.train.checkpoint import Checkpoints
 
@@ -42,7 +43,6 @@ class Bar:
     def __init__(self, run: spec.RunSpec, workdir: str, quiet: bool):
         self.workdir = workdir
         self.board: Any = None
-        self.examples = run.data.batch * run.train.log_every
         columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
         self.bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
         self.task = self.bar.add_task("compiling", total=run.train.steps)
@@ -56,8 +56,9 @@ class Bar:
             if name not in ("step", "split"):
                 self.board.add_scalar(f"{line['split']}/{name}", value, line["step"])
         if line["split"] == "train":
-            speed = self.examples / max(line["seconds"], 1e-9)
-            text = f"loss {line['loss']:.4f}  rate {line['learning_rate']:.2e}  {speed:,.0f} ex/s"
+            speed = line["tokens"] / max(line["seconds"], 1e-9)
+            rate = f"rate {line['learning_rate']:.2e}"
+            text = f"loss {line['loss']:.4f}  {rate}  {speed:,.0f} tokens/s"
             self.bar.update(self.task, completed=line["step"], description=text)
         else:
             self.message(
@@ -82,17 +83,18 @@ def main_train(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
         print(__doc__, end="")
         return
-    options, rest = _options(argv, ("workdir", "quiet"))
-    if not options.get("workdir"):
+    given = arguments.split(argv, options=("workdir",), flags=("quiet",))
+    if "workdir" not in given.options:
         raise UserError("where to? Write --workdir=FOLDER")
-    run = spec.read(configs.from_command_line(rest, fill=spec.fill))
+    workdir = given.options["workdir"]
+    run = spec.read(configs.from_command_line(given.config, fill=spec.fill))
     cache_compilations()
-    with Bar(run, options["workdir"], "quiet" in options) as bar:
+    with Bar(run, workdir, "quiet" in given.flags) as bar:
         try:
-            summary = loop.train(run, options["workdir"], bar)
+            summary = loop.train(run, workdir, bar)
         except loop.Stopped as e:
             bar.message(f"stopped: {e}")
-            sys.exit(143)
+            sys.exit(128 + e.signal)
     print(json.dumps(summary, indent=1))
 
 
@@ -100,19 +102,16 @@ def main_eval(argv: Sequence[str]) -> None:
     if {"-h", "--help"} & set(argv):
         print(__doc__, end="")
         return
-    options, rest = _options(argv, ("split", "task", "checkpoint"))
-    if len(rest) != 1:
-        raise UserError(f"one folder is evaluated, not {len(rest)}; see tfm eval --help")
-    print(json.dumps(evaluate(rest[0], **options), indent=1))
+    given = arguments.split(argv, words=1, options=("split", "task", "checkpoint"), config=False)
+    cache_compilations()
+    print(json.dumps(evaluate(given.words[0], **given.options), indent=1))
 
 
 def evaluate(
     workdir: str, split: str = "valid", task: str | None = None, checkpoint: str = "last"
 ) -> dict[str, Any]:
     """Metrics of a run's checkpoint on a split of its task, or of another."""
-    held = configs.load(os.path.join(workdir, "config.json")).to_dict()
-    held.pop("id", None)
-    run = spec.read(configs.ConfigDict(held))
+    run = spec.of_folder(workdir)
     pick({"last": 1, "best": 1}, checkpoint, "checkpoint")
     count = run.data.examples if split == "train" else run.data.valid_examples
     source = load(task or run.data.task, split, run.objective, count, run.data.seed)
@@ -133,18 +132,3 @@ def evaluate(
         **metrics(sums, source.bytes_per_token),
         "intervals": intervals(sums, source.bytes_per_token),
     }
-
-
-def _options(argv: Sequence[str], known: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """What stands before `=` in --NAME=VALUE, and what is left for the config."""
-    options: dict[str, str] = {}
-    rest = []
-    for arg in argv:
-        name, _, value = arg.removeprefix("--").partition("=")
-        if not arg.startswith("--") or name == "config" or name.startswith("config."):
-            rest.append(arg)
-        elif name in known:
-            options[name] = value
-        else:
-            raise UserError(f"unknown argument {arg!r}{suggest(name, [*known, 'config'])}")
-    return options, rest

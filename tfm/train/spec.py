@@ -1,12 +1,16 @@
 """What a run is: a model, its data, what is wanted of it, and how it is trained."""
 
 import dataclasses
+import os
+import pathlib
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from tfm.config import from_spec, to_spec
+from tfm import origin
+from tfm.config import from_spec, run_file, to_spec
+from tfm.config import load as load_config
 from tfm.data.pipeline import Source, in_order, load
 from tfm.models import build
 from tfm.models.spec import EncoderSpec, ModelSpec
@@ -85,6 +89,18 @@ def read(config: ConfigDict) -> RunSpec:
     return run
 
 
+def of_folder(workdir: str) -> RunSpec:
+    """The run that a folder holds; the files whose tables it uses are run first."""
+    held = load_config(os.path.join(workdir, "config.json")).to_dict()
+    for name, (file, digest) in held.pop("entries", {}).items():
+        table, _, entry = name.partition(".")
+        run_file(pathlib.Path(file))
+        if origin.digest(pathlib.Path(file), table, entry) != digest:
+            raise UserError(f"{workdir}: {table}[{entry!r}] of {file} was edited since it was run")
+    held.pop("id", None)
+    return read(ConfigDict(held))
+
+
 def fill(config: ConfigDict) -> ConfigDict:
     """The config with a value for every key, so that each can be overridden."""
     run = read(config)
@@ -131,15 +147,17 @@ def check(run: RunSpec) -> None:
             raise UserError(f"train.{key}={rate} must be in [0, 1)")
 
 
-def sources(run: RunSpec) -> dict[str, Source]:
-    """The examples to train on, to evaluate on, and those of `data.tests` by their spelling."""
-    data = run.data
-    found = {
-        "train": load(data.task, "train", run.objective, data.examples, data.seed),
-        "valid": load(data.task, "valid", run.objective, data.valid_examples, data.seed),
-    }
+def sources(run: RunSpec, peek: bool = False) -> dict[str, Source]:
+    """The examples to train on, to evaluate on, and those of `data.tests` by their spelling.
+
+    What does not fit the model is an error. With `peek` there is one example of each.
+    """
+    data, found = run.data, dict[str, Source]()
+    wanted = {"train": (data.task, data.examples), "valid": (data.task, data.valid_examples)}
+    for name, (task, count) in wanted.items():
+        found[name] = load(task, name, run.objective, count, data.seed, peek)
     for task in data.tests:
-        found[task] = load(task, "test", run.objective, data.valid_examples, data.seed)
+        found[task] = load(task, "test", run.objective, data.valid_examples, data.seed, peek)
     for name, source in found.items():
         for key, needed in source.needs.items():
             has = getattr(run.model, key, None)

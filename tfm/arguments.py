@@ -1,0 +1,61 @@
+"""The words of a command line: --NAME=VALUE, --FLAG, plain words, and what is for the config."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tfm.names import UserError, suggest
+
+HELP = ("-h", "--help")
+
+
+class Arguments(NamedTuple):
+    words: list[str]
+    options: dict[str, str]
+    flags: set[str]
+    config: list[str]  # --config=… and --config.…=…
+
+
+def split(
+    argv: Sequence[str],
+    *,
+    words: int = 0,
+    what: str = "folder",
+    options: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    config: bool = True,
+) -> Arguments:
+    """The command line taken apart; a word too many or too few, or one unknown, is named."""
+    out = Arguments([], {}, set(), [])
+    known = [f"--{name}" for name in (*options, *flags, *(["config"] if config else []))]
+    for arg in argv:
+        name, equals, value = arg.removeprefix("--").partition("=")
+        if not arg.startswith("--"):
+            out.words.append(arg)
+        elif config and (name == "config" or name.startswith("config.")):
+            out.config.append(arg)
+        elif name in flags:
+            if equals:
+                raise UserError(f"{arg}: write --{name} alone, it takes no value")
+            out.flags.add(name)
+        elif name in options:
+            if not value:
+                raise UserError(f"{arg} gives no value: write --{name}=VALUE, with nothing between")
+            if name in out.options:
+                raise UserError(f"--{name} is given more than once")
+            out.options[name] = value
+        else:
+            raise UserError(f"cannot read {arg!r}{suggest(f'--{name}', known)}")
+    if len(out.words) != words:
+        given = f": {' '.join(out.words)}" if out.words else ""
+        raise UserError(f"{words} {what}(s) wanted, {len(out.words)} given{given}")
+    if "" in out.words:
+        raise UserError(f"the name of a {what} is empty")
+    return out
+
+
+def whole(arguments: Arguments, name: str, default: int, least: int = 1) -> int:
+    """The whole number that an option gives."""
+    text = arguments.options.get(name, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise UserError(f"'--{name}={text}': write --{name}=N, a whole number of at least {least}")
+    return int(text)

@@ -1,0 +1,209 @@
+"""Run the variants of a study, and compare them.
+
+  tfm sweep STUDY [--workdir=runs/NAME] [--jobs=N] [--dry-run] [--quiet] [--json]
+                  [--retries=2] [--stale=keep|again] [--config.KEY=VALUE …]
+
+STUDY is a folder with a study.py (tfm/sweep/plan.py says what is in it). Each point is a run in a
+folder of its own, named by what decides its result: finished ones are kept, half-done ones go on,
+failed ones are tried again, so a sweep may be stopped, extended and restarted with this command.
+--dry-run lists the runs with their parameters, FLOPs and an estimate of the time, and runs none.
+--jobs is the number of worker processes, of one core each; without it, one for each core.
+--config.KEY=VALUE changes the base config. Results by other library code are neither reused nor
+lost: --stale=keep shows them as they are, --stale=again puts them aside and runs them again.
+
+At the end, a table of variants × tasks; results.md, results.csv and runs.csv in the workdir.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tfm import arguments
+from tfm.names import UserError, pick
+from tfm.report import results
+from tfm.sweep import cost, plan
+from tfm.sweep.launch import Progress, launch, stale
+from tfm.sweep.plan import Job, Study
+from tfm.sweep.show import Display, duration
+from tfm.train.folder import Folder
+from tfm.train.identity import made_by
+from tfm.train.main import cache_compilations
+
+STALE = {"keep": "show them as they are", "again": "run them again"}
+ROWS = 40  # of a dry run's list
+
+
+def main(argv: Sequence[str]) -> None:
+    if set(arguments.HELP) & set(argv):
+        print(__doc__, end="")
+        return
+    given = arguments.split(
+        argv,
+        words=1,
+        what="study",
+        options=("workdir", "jobs", "retries", "stale"),
+        flags=("dry-run", "quiet", "json"),
+    )
+    for text in given.config:
+        if text.startswith("--config="):
+            raise UserError(
+                f"{text}: a study names its own configs; --config.KEY=VALUE changes them"
+            )
+    workers = arguments.whole(given, "jobs", _cores())
+    retries = arguments.whole(given, "retries", 2, least=0)
+    study = plan.load(given.words[0])
+    jobs = plan.expand(study, given.config)
+    workdir = given.options.get("workdir", os.path.join("runs", study.name))
+    old = stale(jobs, workdir, made_by())
+    if "stale" in given.options:
+        pick(STALE, given.options["stale"], "--stale")
+    if "dry-run" in given.flags:
+        dry_run(study, jobs, workdir, workers, old, "json" in given.flags)
+        return
+    if old and "stale" not in given.options:
+        raise UserError(
+            f"{len(old)} of {len(jobs)} runs in {workdir} were made by other library code, so that "
+            "they cannot be compared with new ones: --stale=again runs them again, --stale=keep "
+            "shows them as they are"
+        )
+    if old and given.options["stale"] == "again":
+        _put_aside(old, pathlib.Path(workdir))
+        old = []
+    begin = time.monotonic()
+    quiet = bool(given.flags & {"quiet", "json"})
+    try:
+        with Display(study.metric, quiet) as display:
+            done = launch(study, jobs, workdir, display, workers, retries)
+    except KeyboardInterrupt:
+        print(f"stopped; the same command goes on where {workdir} is", file=sys.stderr)
+        raise
+    found = _write(workdir)
+    if "json" in given.flags:
+        print(json.dumps(results.tree(found), indent=1))
+    else:
+        _print(found, done, workdir, time.monotonic() - begin, old)
+    failed = [job for job in done if job.state == "failed"]
+    for job in failed:
+        print(f"failed: {job.job.name}: {job.error}", file=sys.stderr)
+    if failed:
+        logs = os.path.join(workdir, "workers")
+        print(f"{len(failed)} of {len(done)} runs failed; see {logs}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _put_aside(jobs: Sequence[Job], workdir: pathlib.Path) -> None:
+    """Move what other code has made out of the way; nothing is deleted."""
+    with Folder(workdir).alone():
+        aside = workdir / "stale"
+        aside.mkdir(exist_ok=True)
+        for job in jobs:
+            free = (aside / f"{job.id}.{n}" for n in itertools.count())
+            (workdir / job.id).rename(next(path for path in free if not path.exists()))
+
+
+def _write(workdir: str) -> results.Results:
+    found, folder = results.read(workdir), Folder(workdir)
+    folder.write_text("results.md", results.markdown(found))
+    folder.write_text("results.csv", results.table_csv(found))
+    folder.write_text("runs.csv", results.runs_csv(found))
+    return found
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else 120
+    return Console(width=width, highlight=False, markup=False)
+
+
+def _table(*columns: str, numbers: int) -> Table:
+    """The last `numbers` columns hold numbers."""
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(columns):
+        right = i >= len(columns) - numbers
+        out.add_column(name, justify="right" if right else "left", no_wrap=right)
+    return out
+
+
+def _print(
+    found: results.Results,
+    done: Sequence[Progress],
+    workdir: str,
+    seconds: float,
+    old: Sequence[Job],
+) -> None:
+    console, tasks = _console(), found.tasks
+    console.print(f"{found.study}: {found.question.splitlines()[0]}\n")
+    main = _table(f"{found.metric}, 95 % intervals", *tasks, numbers=len(tasks))
+    for variant in found.variants:
+        main.add_row(variant, *(results.text(found.cell(variant, task)) for task in tasks))
+    console.print(main)
+    costs = _table("task", "variant", "parameters", "training FLOPs", "seconds", "runs", numbers=4)
+    for task in tasks:
+        for variant in found.variants:
+            cell = found.cell(variant, task)
+            if cell is not None:
+                costs.add_row(task, variant, *results.cost(cell))
+    console.print(costs)
+    kept = sum(job.kept for job in done)
+    ran = f"{len(done) - kept} runs in {duration(seconds)}" + f", {kept} from before" * (kept > 0)
+    console.print(f"{ran}; {workdir}/results.md, results.csv, runs.csv")
+    if old:
+        console.print(f"{len(old)} runs are stale: other library code made them")
+
+
+def dry_run(
+    study: Study, jobs: Sequence[Job], workdir: str, workers: int, old: Sequence[Job], as_json: bool
+) -> None:
+    """What would be run, and what it would cost."""
+    cache_compilations()
+    each = cost.costs(jobs)
+    ended = {
+        job.id: (pathlib.Path(workdir) / job.id / "summary.json").is_file() and job not in old
+        for job in jobs
+    }
+    left = [(job, one) for job, one in zip(jobs, each, strict=True) if not ended[job.id]]
+    pace = cost.speed(*zip(*left, strict=True)) if left else None
+    guess = None
+    if pace is not None:
+        todo, dear = zip(*left, strict=True)
+        guess = cost.seconds(todo, dear, pace, workers, _cores())
+    if as_json:
+        rows = [
+            {"id": job.id, "variant": job.variant, "task": job.task, "seed": job.run.seed,
+             "point": job.point, "parameters": one.parameters, "flops": one.flops,
+             "done": ended[job.id]}
+            for job, one in zip(jobs, each, strict=True)
+        ]  # fmt: skip
+        print(json.dumps({"runs": rows, "seconds": guess}, indent=1))
+        return
+    console = _console()
+    console.print(f"{study.name}: {study.question.splitlines()[0]}\n")
+    table = _table("run", "variant", "task", "seed", "parameters", "training FLOPs", numbers=3)
+    for job, one in list(zip(jobs, each, strict=True))[:ROWS]:
+        mark = " done" if ended[job.id] else ""
+        row = str(job.run.seed), f"{one.parameters:,}", f"{one.flops:.3g}"
+        table.add_row(job.id + mark, job.variant, job.task, *row)
+    console.print(table)
+    if len(jobs) > ROWS:
+        console.print(f"… and {len(jobs) - ROWS} more; --json lists them all")
+    total = sum(one.flops for _, one in left)
+    console.print(f"{len(jobs)} runs, {len(left)} to do: {total:.3g} FLOPs", end="")
+    if guess is not None and pace is not None:
+        console.print(
+            f"; about {duration(guess)} with {workers} jobs (the cheapest steps, tried here: "
+            f"{pace.flops_per_second:.2g} FLOPs a second, {pace.compile_seconds:.0f} s to compile)"
+        )
+    else:
+        console.print("; no step was tried, so no time is guessed" if left else "")

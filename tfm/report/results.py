@@ -1,0 +1,233 @@
+"""From the folders of a sweep to a table: variants × tasks, means with intervals over seeds."""
+
+import csv
+import dataclasses
+import io
+import math
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy import stats
+
+from tfm.names import UserError
+from tfm.train.folder import Folder
+
+LEVEL = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run of a sweep. What it has not reached yet is None."""
+
+    id: str
+    variant: str
+    task: str
+    seed: int
+    point: Mapping[str, Any]
+    status: str  # done, diverged, or unfinished
+    parameters: int | None = None
+    flops: int | None = None
+    seconds: float | None = None  # of training, without compilation
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # on validation data
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A variant on a task."""
+
+    mean: float | None
+    half: float | None  # of the interval; None with fewer than two runs
+    runs: int  # that count
+    diverged: int
+    unfinished: int
+    parameters: int | None
+    flops: int | None
+    seconds: float | None  # the median
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    study: str
+    question: str
+    metric: str
+    runs: Sequence[Run]
+
+    @property
+    def variants(self) -> list[str]:
+        return list(dict.fromkeys(run.variant for run in self.runs))
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(run.task for run in self.runs))
+
+    def cell(self, variant: str, task: str) -> Cell | None:
+        runs = [run for run in self.runs if (run.variant, run.task) == (variant, task)]
+        return _cell(runs, self.metric) if runs else None
+
+
+def read(workdir: str) -> Results:
+    """What a sweep's folder holds."""
+    if not pathlib.Path(workdir).is_dir():
+        raise UserError(f"no folder {workdir}")
+    held = Folder(workdir).read("sweep.json")
+    if held is None:
+        raise UserError(f"{workdir} holds no sweep: it has no sweep.json")
+    runs = [_run(pathlib.Path(workdir) / one["id"], one) for one in held["runs"]]
+    return Results(held["study"], held["question"], held["metric"], runs)
+
+
+def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
+    summary = Folder(path).read("summary.json") if path.is_dir() else None
+    if summary is None:
+        return Run(**known, status="unfinished")
+    return Run(
+        **known,
+        status=summary["status"],
+        parameters=summary["parameters"],
+        flops=summary["flops"],
+        seconds=_seconds(Folder(path).logged(), summary["steps"]),
+        metrics={k: v for k, v in (summary["valid"] or {}).items() if k != "step"},
+    )
+
+
+def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
+    """Of all steps, at the median pace of the log's lines: compilation and evaluation fall out."""
+    lines = [line for line in lines if line["split"] == "train"]
+    ends = [0, *(line["step"] for line in lines)]
+    paces = [
+        line["seconds"] / (end - begin)
+        for line, begin, end in zip(lines, ends[:-1], ends[1:], strict=True)
+    ]
+    return statistics.median(paces) * steps if paces else None
+
+
+def _cell(runs: Sequence[Run], metric: str) -> Cell:
+    done = [run for run in runs if run.status == "done"]
+    values = [run.metrics[metric] for run in done if metric in run.metrics]
+    mean, half = interval(values)
+    timed = [run.seconds for run in done if run.seconds is not None]
+    ended = [run for run in runs if run.status != "unfinished"]
+    return Cell(
+        mean,
+        half,
+        len(values),
+        sum(run.status == "diverged" for run in runs),
+        sum(run.status == "unfinished" for run in runs),
+        ended[0].parameters if ended else None,
+        ended[0].flops if ended else None,
+        statistics.median(timed) if timed else None,
+    )
+
+
+def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The mean, and half the width of Student's interval for it.  Student 1908."""
+    if not values:
+        return None, None
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean, float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
+
+
+def markdown(results: Results) -> str:
+    """The table of the metric, and below it what each cell cost."""
+    tasks = results.tasks
+    lines = [
+        f"# {results.study}",
+        "",
+        results.question,
+        "",
+        f"Mean {results.metric} on validation data ± half of the 95 % interval over seeds.",
+        "",
+        _row("variant", *tasks),
+        _row("---", *("---:" for _ in tasks)),
+    ]
+    for variant in results.variants:
+        cells = (results.cell(variant, task) for task in tasks)
+        lines.append(_row(variant, *(text(cell) for cell in cells)))
+    head = ("task", "variant", "parameters", "training FLOPs", "seconds", "runs")
+    lines += ["", _row(*head), _row("---", "---", *("---:" for _ in head[2:]))]
+    for task in tasks:
+        for variant in results.variants:
+            cell = results.cell(variant, task)
+            if cell is not None:
+                lines.append(_row(task, variant, *cost(cell)))
+    return "\n".join(lines) + "\n"
+
+
+def text(cell: Cell | None) -> str:
+    """A mean with its interval, and what is missing from it."""
+    if cell is None:
+        return ""
+    out = "—" if cell.mean is None else f"{cell.mean:.3f}"
+    if cell.half is not None:
+        out += f" ± {cell.half:.3f}"
+    for number, what in ((cell.diverged, "diverged"), (cell.unfinished, "unfinished")):
+        if number:
+            out += f" ({number} {what})"
+    return out
+
+
+def cost(cell: Cell) -> tuple[str, str, str, str]:
+    """Parameters, FLOPs, seconds and runs, as text."""
+    return (
+        "—" if cell.parameters is None else f"{cell.parameters:,}",
+        "—" if cell.flops is None else f"{cell.flops:.3g}",
+        "—" if cell.seconds is None else f"{cell.seconds:.1f}",
+        str(cell.runs),
+    )
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def table_csv(results: Results) -> str:
+    """A line for each variant and task."""
+    fields = [field.name for field in dataclasses.fields(Cell)]
+    rows = [
+        {"variant": variant, "task": task, "metric": results.metric, **dataclasses.asdict(cell)}
+        for task in results.tasks
+        for variant in results.variants
+        if (cell := results.cell(variant, task)) is not None
+    ]
+    return _csv(["variant", "task", "metric", *fields], rows)
+
+
+def runs_csv(results: Results) -> str:
+    """A line for each run: its settings, and all that was measured of it."""
+    keys = list(dict.fromkeys(key for run in results.runs for key in run.point))
+    metrics = list(dict.fromkeys(name for run in results.runs for name in run.metrics))
+    own = ["id", "variant", "task", "seed", "status", "parameters", "flops", "seconds"]
+    rows = [
+        {name: getattr(run, name) for name in own} | {**run.point} | {**run.metrics}
+        for run in results.runs
+    ]
+    return _csv(list(dict.fromkeys([*own, *keys, *metrics])), rows)
+
+
+def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def tree(results: Results) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "study": results.study,
+        "question": results.question,
+        "metric": results.metric,
+        "table": [
+            {"variant": variant, "task": task, **dataclasses.asdict(cell)}
+            for task in results.tasks
+            for variant in results.variants
+            if (cell := results.cell(variant, task)) is not None
+        ],
+        "runs": [dataclasses.asdict(run) for run in results.runs],
+    }

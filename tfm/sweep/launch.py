@@ -1,0 +1,268 @@
+"""Run the jobs of a sweep on this machine, in worker processes, through any interruption.
+
+A job is a folder named by its content. A finished one is kept, a half-done one goes on, and one
+that fails is tried again a few times; so stopping, restarting and extending a sweep are the same
+command. One launcher at a time may work in a sweep's folder, and one worker in a run's.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import multiprocessing
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import connection
+from typing import Any, Protocol
+
+from tfm.names import UserError
+from tfm.sweep.plan import Job, Study
+from tfm.sweep.worker import work
+from tfm.train.folder import Folder
+
+GRACE = 20.0  # seconds, for workers to save before they are killed
+NO_ROOM = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
+
+
+@dataclasses.dataclass
+class Progress:
+    """A job as the launcher knows it."""
+
+    job: Job
+    state: str = "waiting"  # running, done, failed
+    line: dict[str, Any] = dataclasses.field(default_factory=dict)  # the last that it logged
+    summary: dict[str, Any] | None = None
+    error: str = ""
+    failures: int = 0  # since it last got further
+    furthest: int = 0  # the last step that was logged
+    kept: bool = False  # done before this launch
+
+    @property
+    def share(self) -> float:
+        if self.state in ("done", "failed"):
+            return 1.0
+        return self.line.get("step", 0) / self.job.run.train.steps
+
+
+class Watcher(Protocol):
+    """Who is shown how it goes."""
+
+    def show(self, jobs: Sequence[Progress]) -> None: ...
+
+
+def launch(
+    study: Study,
+    jobs: Sequence[Job],
+    workdir: str,
+    watcher: Watcher,
+    workers: int,
+    retries: int = 2,
+) -> list[Progress]:
+    """Run what is not yet done; what has become of each job, in order."""
+    folder = Folder(workdir)
+    with folder.alone():
+        folder.write("sweep.json", describe(study, jobs))
+        progress = [_before(job, folder.path) for job in jobs]
+        left = sum(p.state == "waiting" for p in progress)
+        if left:
+            with _stop_on_sigterm(), _Pool(study, folder.path, min(workers, left)) as pool:
+                _serve(pool, progress, watcher, retries)
+        watcher.show(progress)
+        return progress
+
+
+def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
+    """What a report needs to know of a sweep besides its folders."""
+    return {
+        "study": study.name,
+        "question": study.question,
+        "metric": study.metric,
+        "runs": [
+            {
+                "id": job.id,
+                "variant": job.variant,
+                "task": job.task,
+                "seed": job.run.seed,
+                "point": job.point,
+            }
+            for job in jobs
+        ],
+    }
+
+
+def _before(job: Job, folder: pathlib.Path) -> Progress:
+    """What is known of a job before it is launched."""
+    found = Progress(job)
+    if (folder / job.id).is_dir():
+        found.summary = Folder(folder / job.id).read("summary.json")
+        found.kept = found.summary is not None
+        found.state = "done" if found.kept else "waiting"
+    return found
+
+
+class _Pool:
+    """Worker processes, each with a core of its own while there are enough."""
+
+    def __init__(self, study: Study, folder: pathlib.Path, size: int):
+        self.study, self.folder = study, folder
+        self.context = multiprocessing.get_context("spawn")
+        self.workers: list[_Worker | None] = [None] * size
+        affinity = getattr(os, "sched_getaffinity", None)
+        self.cores = sorted(affinity(0)) if affinity else []
+
+    def __enter__(self) -> "_Pool":
+        (self.folder / "workers").mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Workers that run something save it first."""
+        alive = [worker for worker in self.workers if worker is not None]
+        for worker in alive:
+            if worker.progress is None:
+                worker.pipe.close()
+            elif worker.process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, signal.SIGTERM)
+        until = time.monotonic() + GRACE
+        try:
+            for worker in alive:
+                worker.process.join(max(0.0, until - time.monotonic()))
+        finally:
+            for worker in alive:
+                worker.process.kill()
+                worker.process.join()
+
+    def worker(self, number: int) -> "_Worker":
+        found = self.workers[number]
+        if found is None:
+            ours, theirs = self.context.Pipe()
+            core = self.cores[number % len(self.cores)] if self.cores else None
+            log = str(self.folder / "workers" / f"{number}.log")
+            process = self.context.Process(target=work, args=(theirs, log, core), daemon=True)
+            process.start()
+            theirs.close()
+            found = self.workers[number] = _Worker(process, ours)
+        return found
+
+    def give(self, number: int, progress: Progress) -> None:
+        worker, job = self.worker(number), progress.job
+        worker.progress, worker.compiled = progress, job.compiles
+        progress.state, progress.line = "running", {}
+        order = {
+            "study": str(self.study.path),
+            "base": job.base,
+            "id": job.id,
+            "run": job.run,
+            "workdir": str(self.folder / job.id),
+        }
+        with contextlib.suppress(BrokenPipeError):  # a worker that died is found by its pipe
+            worker.pipe.send(order)
+
+    def events(self, timeout: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
+        """What workers say, with their numbers; None: one has died."""
+        pipes: dict[Any, int] = {w.pipe: i for i, w in enumerate(self.workers) if w is not None}
+        for ready in connection.wait(list(pipes), timeout):
+            number = pipes[ready]
+            worker = self.workers[number]
+            assert worker is not None
+            try:
+                yield number, worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                worker.process.join()
+                yield number, None
+                self.workers[number] = None
+
+
+@dataclasses.dataclass
+class _Worker:
+    process: Any
+    pipe: connection.Connection
+    progress: Progress | None = None
+    compiled: Any = None
+
+
+def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int) -> None:
+    queue = [job for job in jobs if job.state == "waiting"]
+    running = 0
+    while queue or running:
+        for number, worker in enumerate(pool.workers):
+            if queue and (worker is None or worker.progress is None):
+                chosen = _next(queue, worker.compiled if worker else None, pool)
+                queue.remove(chosen)
+                pool.give(number, chosen)
+                running += 1
+        watcher.show(jobs)
+        for number, event in pool.events(timeout=0.5):
+            worker = pool.workers[number]
+            assert worker is not None
+            job = worker.progress
+            if job is None:  # it died between two jobs
+                continue
+            if event is not None and event["kind"] == "line":
+                job.line = event["line"]
+                if job.line["step"] > job.furthest:
+                    job.furthest, job.failures = job.line["step"], 0
+                continue
+            worker.progress, running = None, running - 1
+            if event is not None and event["kind"] == "done":
+                job.state, job.summary = "done", event["summary"]
+                continue
+            final = event is not None and event.get("final", False)
+            job.error = event["error"] if event else _death(worker.process.exitcode)
+            if any(text in job.error for text in NO_ROOM):
+                raise UserError(f"{job.error}; what was saved is kept: make room and start again")
+            job.failures += 1
+            if final or job.failures > retries:
+                job.state = "failed"
+            else:
+                job.state = "waiting"
+                queue.insert(0, job)
+
+
+def _next(queue: Sequence[Progress], compiled: Any, pool: _Pool) -> Progress:
+    """One that this worker has compiled; else one that no other has; else any."""
+    for job in queue:
+        if job.job.compiles == compiled:
+            return job
+    others = [w.compiled for w in pool.workers if w is not None and w.progress is not None]
+    for job in queue:
+        if job.job.compiles not in others:
+            return job
+    return queue[0]
+
+
+def _death(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process ended with code {code}"
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stale(jobs: Sequence[Job], workdir: str, made_by: Mapping[str, str]) -> list[Job]:
+    """The jobs whose folders other code has begun or finished."""
+    found = []
+    for job in jobs:
+        path = pathlib.Path(workdir) / job.id
+        held = (Folder(path).read("profile.json") if path.is_dir() else None) or {"profiles": []}
+        if any(profile["made_by"] != made_by for profile in held["profiles"]):
+            found.append(job)
+    return found

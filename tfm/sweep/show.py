@@ -1,0 +1,101 @@
+"""How a sweep goes, on a terminal: a live table; without one, a line now and then."""
+
+import time
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tfm.sweep.launch import Progress
+from tfm.sweep.plan import METRICS
+
+EVERY = 30.0  # seconds between lines where there is no terminal
+
+
+class Display:
+    """A launcher's watcher."""
+
+    def __init__(self, metric: str, quiet: bool):
+        self.metric, self.quiet = metric, quiet
+        self.console = Console(stderr=True, highlight=False, markup=False)
+        self.begin = self.last = time.monotonic()
+        self.first: float | None = None  # the share that was done at the beginning
+        self.live: Live | None = None
+
+    def __enter__(self) -> "Display":
+        if not self.quiet and self.console.is_terminal:
+            self.live = Live(console=self.console, auto_refresh=False, transient=True)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def show(self, jobs: Sequence[Progress]) -> None:
+        if self.quiet:
+            return
+        if self.first is None:
+            self.first = sum(job.share for job in jobs)
+        if self.live is not None:
+            self.live.update(self._table(jobs), refresh=True)
+        elif time.monotonic() > self.last + EVERY:
+            self.last = time.monotonic()
+            self.console.print(self._line(jobs))
+
+    def _line(self, jobs: Sequence[Progress]) -> str:
+        count = {
+            state: sum(job.state == state for job in jobs)
+            for state in ("done", "running", "failed", "waiting")
+        }
+        text = ", ".join(f"{number} {state}" for state, number in count.items() if number)
+        return f"{text}; {self._left(jobs)}"
+
+    def _left(self, jobs: Sequence[Progress]) -> str:
+        share = sum(job.share for job in jobs)
+        gained = share - (self.first or 0.0)
+        if gained <= 0:
+            return "time left unknown"
+        return f"{duration((time.monotonic() - self.begin) * (len(jobs) - share) / gained)} left"
+
+    def _table(self, jobs: Sequence[Progress]) -> Group:
+        bar = ProgressBar(total=len(jobs), completed=sum(job.share for job in jobs), width=60)
+        now = Table("running", "step", "loss", box=box.SIMPLE_HEAD, pad_edge=False)
+        for job in jobs:
+            if job.state == "running":
+                loss = f"{job.line['loss']:.4f}" if job.line else "…"
+                step = f"{job.line.get('step', 0)} of {job.job.run.train.steps}"
+                now.add_row(Text(job.job.name), step, loss)
+        best = Table("task", "best so far", self.metric, box=box.SIMPLE_HEAD, pad_edge=False)
+        for task, (name, value) in leaders(jobs, self.metric).items():
+            best.add_row(Text(task), Text(name), f"{value:.4f}")
+        failed = [Text(f"{j.job.name}: {j.error}", "red") for j in jobs if j.error]
+        return Group(Text(self._line(jobs)), bar, now, best, *failed[-5:])
+
+
+def leaders(jobs: Sequence[Progress], metric: str) -> dict[str, tuple[str, float]]:
+    """For each task the variant whose mean is the best, of the runs that are done."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for job in jobs:
+        found = (job.summary or {}).get("valid") or {}
+        if metric in found:
+            values.setdefault((job.job.task, job.job.variant), []).append(found[metric])
+    best: dict[str, tuple[str, float]] = {}
+    sign = 1 if METRICS[metric] == "high" else -1
+    for (task, variant), numbers in values.items():
+        mean = sum(numbers) / len(numbers)
+        if task not in best or sign * mean > sign * best[task][1]:
+            best[task] = variant, mean
+    return best
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

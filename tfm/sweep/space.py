@@ -1,0 +1,135 @@
+"""Spaces of runs: what is tried, and with what.
+
+A point is a dict of dotted keys and values; a space yields points. Axes are written as a dict of
+lists, and `sweep()` of a study returns, for example,
+
+    product({"model.attention.score": ["dot", "additive"]},
+            when({"model.attention.score": "additive"}, {"model.attention.heads": [1, 4]}),
+            seeds(5))
+
+Any iterable of dicts is a space too. The key "config" chooses another base config for a point.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tfm.names import UserError, suggest
+
+Point = dict[str, Any]
+
+
+class Space:
+    """What points there are, given what has been chosen before them."""
+
+    def __init__(self, points: Callable[[Point], Iterator[Point]]):
+        self.points = points
+
+    def __iter__(self) -> Iterator[Point]:
+        return self.points({})
+
+
+Part = Space | Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Any]]
+
+
+def product(*parts: Part) -> Space:
+    """Every point of the first with every point of the second, and so on."""
+    spaces = [_space(part, "product") for part in parts]
+
+    def points(before: Point, first: int = 0) -> Iterator[Point]:
+        if first == len(spaces):
+            yield {}
+            return
+        for point in spaces[first].points(before):
+            _check_apart("product", before, point)
+            for rest in points({**before, **point}, first + 1):
+                yield {**point, **rest}
+
+    return Space(points)
+
+
+def zipit(*parts: Part) -> Space:
+    """The first points of all together, then the second ones: all are equally long."""
+    axes: list[Space] = []
+    for part in parts:
+        each = [{key: part[key]} for key in part] if isinstance(part, Mapping) else [part]
+        axes += [_space(one, "zipit") for one in each]
+
+    def points(before: Point) -> Iterator[Point]:
+        columns = [list(axis.points(before)) for axis in axes]
+        if len({len(column) for column in columns}) > 1:
+            sizes = ", ".join(f"{len(c)} of {', '.join(c[0]) if c else '?'}" for c in columns)
+            raise UserError(f"zipit: what goes in step must be equally long, not {sizes}")
+        for row in zip(*columns, strict=True):
+            joined: Point = {}
+            for point in row:
+                _check_apart("zipit", joined, point)
+                joined |= point
+            yield joined
+
+    return Space(points)
+
+
+def chain(*parts: Part) -> Space:
+    """The points of the first, then those of the second, and so on."""
+    spaces = [_space(part, "chain") for part in parts]
+    return Space(lambda before: itertools.chain(*(space.points(before) for space in spaces)))
+
+
+def when(condition: Mapping[str, Any] | Callable[[Point], bool], part: Part) -> Space:
+    """These points only where the condition holds of what was chosen before them in a product.
+
+    The condition is a dict of keys and the value, or list of values, that they must have; or a
+    function of the point so far.
+    """
+    space = _space(part, "when")
+
+    def holds(before: Point) -> bool:
+        if callable(condition):
+            return bool(condition(dict(before)))
+        for key, wanted in condition.items():
+            if key not in before:
+                raise UserError(
+                    f"when: {key!r} has no value yet{suggest(key, before)}; "
+                    "in a product it must stand before"
+                )
+            if before[key] not in (wanted if isinstance(wanted, list | tuple) else (wanted,)):
+                return False
+        return True
+
+    return Space(lambda before: space.points(before) if holds(before) else iter([{}]))
+
+
+def seeds(count: int, first: int = 0) -> Space:
+    """`count` runs of each point, that differ in their seed."""
+    if type(count) is not int or count < 1:
+        raise UserError(f"seeds({count!r}): write a whole number of at least 1")
+    return _space({"seed": range(first, first + count)}, "seeds")
+
+
+def _space(part: Part, where: str) -> Space:
+    if isinstance(part, Space):
+        return part
+    if isinstance(part, Mapping):
+        for key, values in part.items():
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise UserError(f"{where}: {key!r} has {values!r}; write a list of values")
+        axes = {key: list(values) for key, values in part.items()}
+        return Space(
+            lambda _: (
+                dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())
+            )
+        )
+    if isinstance(part, str) or not isinstance(part, Iterable):
+        raise UserError(f"{where}: {part!r} is no space; write {{'a.key': [values]}}")
+    held = list(part)
+    for point in held:
+        if not isinstance(point, Mapping):
+            raise UserError(f"{where}: {point!r} is no point; write a dict of keys and values")
+    return Space(lambda _: (dict(point) for point in held))
+
+
+def _check_apart(where: str, one: Point, other: Point) -> None:
+    both = sorted(one.keys() & other.keys())
+    if both:
+        raise UserError(f"{where}: {', '.join(map(repr, both))} would be set twice in one point")

@@ -1,0 +1,72 @@
+"""A process that runs one point after another, on one core.
+
+It is told what to run through a pipe and tells how it goes through the same. When the launcher is
+gone, however it went, the worker goes too: a run survives that at any moment.
+"""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from multiprocessing import connection, parent_process
+from typing import Any
+
+PATIENCE = 60.0  # seconds, for the worker of an earlier launcher to leave a run
+
+
+def work(pipe: connection.Connection, log: str, core: int | None) -> None:
+    """Serve orders until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # before JAX counts the cores
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, sys.stdout.fileno())
+    os.dup2(out, sys.stderr.fileno())
+    threading.Thread(target=_leave_with_the_launcher, daemon=True).start()
+
+    from tfm.sweep import plan
+    from tfm.train.main import cache_compilations
+
+    cache_compilations()
+    studies: dict[str, plan.Study] = {}
+    while True:
+        try:
+            order = pipe.recv()
+        except EOFError:
+            return
+        if order["study"] not in studies:
+            studies[order["study"]] = plan.load(order["study"])  # its tables too
+        pipe.send(_run(pipe, order))
+
+
+def _run(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
+    from tfm import config as configs
+    from tfm.names import UserError
+    from tfm.train import loop
+
+    class Watcher:
+        def line(self, line: Mapping[str, Any]) -> None:
+            pipe.send({"kind": "line", "line": dict(line)})
+
+        def message(self, text: str) -> None:
+            print(f"{order['workdir']}: {text}", flush=True)
+
+    try:
+        configs.load(order["base"])  # its tables
+        summary = loop.train(order["run"], order["workdir"], Watcher(), PATIENCE, order["id"])
+        return {"kind": "done", "summary": summary}
+    except loop.Stopped as e:
+        return {"kind": "stopped", "error": str(e)}
+    except Exception as e:
+        print(traceback.format_exc(), flush=True)
+        text = str(e) if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
+        return {"kind": "failed", "error": text, "final": isinstance(e, UserError)}
+
+
+def _leave_with_the_launcher() -> None:
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
