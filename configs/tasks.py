@@ -9,9 +9,9 @@ from ml_collections import ConfigDict
 
 from tfm.names import pick
 
-DECODER = {"family": "decoder", "position": {"scheme": "rotary"}}
+DECODER = {"family": "decoder", "tied": False, "position": {"scheme": "rotary"}}
 ENCODER = {"family": "encoder", "position": {"scheme": "sinusoidal"}}
-BOTH = {"family": "encoder_decoder", "position": {"scheme": "sinusoidal"}}
+BOTH = {"family": "encoder_decoder", "tied": False, "position": {"scheme": "sinusoidal"}}
 SETTINGS = {  # objective, task, vocabulary, model, steps
     "copy": ("seq2seq", "copy(length=12, vocab=19)", 19, BOTH, 1000),
     "reverse": ("seq2seq", "reverse(length=12, vocab=19)", 19, BOTH, 1000),
@@ -37,8 +37,9 @@ def get_config(name="reverse"):
             "width": 64,
             "layers": 2,
             "max_length": 64,
-            "attention": {"heads": 4},
+            "attention": {"heads": 2},
             "feedforward": {"width": 128},
+            "initial": {"embedding": "normal(stddev=1.0)"},
         },
         "data": {
             "task": task,
@@ -47,7 +48,7 @@ def get_config(name="reverse"):
             "batch": 64,
         },
         "optimizer": {
-            "learning_rate": 2e-3,
+            "learning_rate": 3e-3,
             "schedule": "cosine(warmup=100, final=0.1)",
             "weight_decay": 0.1,
             "b2": 0.98,

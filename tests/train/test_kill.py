@@ -1,6 +1,5 @@
 """After SIGKILL at any moment, a run ends as if nothing had happened."""
 
-import json
 import os
 import pathlib
 import random
@@ -9,13 +8,8 @@ import subprocess
 import sys
 import time
 
-import jax
-import numpy as np
 import pytest
-
-from tfm import config
-from tfm.train import loop, spec
-from tfm.train.checkpoint import Checkpoints
+from runs import arrays, assert_same
 
 HERE = pathlib.Path(__file__).parent
 KILLS = 10
@@ -39,23 +33,6 @@ def finish(process):
     assert process.returncode == 0, errors
 
 
-def lines(workdir):
-    text = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text]
-
-
-def arrays(workdir):
-    held = json.loads((workdir / "config.json").read_text())
-    held.pop("id")
-    run = spec.read(config.ConfigDict(held))
-    start, _, _ = loop.compiled(run)
-    batch = loop.batch(spec.sources(run)["train"], run.seed, 0, run.data.batch)
-    like = jax.eval_shape(start, batch, np.uint32(run.seed))
-    state, wrong = Checkpoints(workdir / "checkpoints", run.train.keep).newest(like)
-    assert not wrong
-    return state
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["decoder", "recurrent"])
 def test_ten_kills_change_nothing(model, tmp_path):
@@ -73,10 +50,7 @@ def test_ten_kills_change_nothing(model, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
     finish(begin(model, killed, tmp_path / "cache", steps))
-    assert lines(killed) == lines(whole)
-    one, other = ((path / "summary.json").read_bytes() for path in (whole, killed))
-    assert one == other
-    jax.tree.map(np.testing.assert_array_equal, arrays(killed), arrays(whole))
+    assert_same(killed, whole)
 
 
 @pytest.mark.slow

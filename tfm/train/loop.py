@@ -95,7 +95,7 @@ class _Training:
         self.numbers = steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
         self.checkpoints = Checkpoints(folder.path / "checkpoints", run.train.keep)
         self.tokens = tokens_in(self._batch(0))
-        self.share = read(run.optimizer.schedule, SCHEDULES, "optimizer.schedule")
+        self.share = _schedule(run.optimizer.schedule, run.train.steps)
 
     def run(self) -> dict[str, Any]:
         train = self.spec.train
@@ -152,7 +152,7 @@ class _Training:
                 "loss": since["loss"] / count,
                 "accuracy": since["right"] / count,
                 "gradient": since["norm"] / taken,
-                "learning_rate": peak * float(self.share(now, self.spec.train.steps)),
+                "learning_rate": peak * float(self.share(now)),
                 "skipped": int(state["skipped"]),
                 "tokens": int(taken) * self.tokens,
                 "seconds": seconds,
@@ -279,6 +279,12 @@ def _on(value: float | None) -> float | None:
 @functools.lru_cache(maxsize=16)
 def _compiled(model, opt, step):
     return steps.compiled(build.model(model), opt, step)
+
+
+@functools.lru_cache(maxsize=16)
+def _schedule(text: str, steps: int) -> Callable[[Any], Any]:
+    share = read(text, SCHEDULES, "optimizer.schedule")
+    return jax.jit(lambda step: share(step, steps))
 
 
 class _Interrupts:

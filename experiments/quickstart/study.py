@@ -1,0 +1,33 @@
+"""Does attention help, and does it matter how queries and keys are compared?
+
+Additive (Bahdanau et al. 2015), dot-product, scaled dot-product (Vaswani et al. 2017) and no
+attention, in an encoder–decoder that reverses, an encoder that sorts, and a decoder that recalls.
+One head of 64 features, where an unscaled dot product has a standard deviation of 8. Without
+attention the feed-forward is wider, so that all have as many parameters.
+
+  tfm sweep experiments/quickstart
+"""
+
+from tfm.sweep.space import chain, product, seeds, when
+
+FAMILIES = {  # task of configs/tasks.py → the feed-forward's width when there is no attention
+    "reverse": 320,  # an encoder–decoder: six attentions for four feed-forwards
+    "sort": 256,  # an encoder
+    "recall": 256,  # a decoder
+}
+VARIANT = "model.attention.score"
+TASK = "config"
+METRIC = "accuracy"
+
+
+def sweep():
+    families = [
+        product(
+            {"config": [f"configs/tasks.py:{task}"]},
+            {"model.attention.score": ["additive", "dot", "scaled_dot", "none"]},
+            when({"model.attention.score": "none"}, {"model.feedforward.width": [wide]}),
+        )
+        for task, wide in FAMILIES.items()
+    ]
+    shorter = {"train.steps": [300], "train.eval_every": [300], "model.attention.heads": [1]}
+    return product(chain(*families), shorter, seeds(5))

@@ -1,0 +1,173 @@
+"""From a study to its runs: names, checks, and what each costs."""
+
+import pathlib
+import time
+
+import pytest
+
+from tfm import config
+from tfm.names import UserError
+from tfm.sweep import cost, plan
+from tfm.train import spec
+from tfm.train.identity import identity
+
+SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
+HEAD = f'''"""Which is better?"""
+from tfm.sweep.space import chain, product, seeds, when, zipit
+BASE = "{SMALL}:decoder"
+'''
+
+
+@pytest.fixture
+def expand(tmp_path):
+    def expand(body, *overrides):
+        folder = tmp_path / "which"
+        folder.mkdir(exist_ok=True)
+        (folder / "study.py").write_text(HEAD + body)
+        return plan.expand(plan.load(str(folder)), overrides)
+
+    return expand
+
+
+def sweep(text):
+    return f"def sweep():\n    return {text}\n"
+
+
+def test_a_point_is_the_run_that_the_command_line_would_make(expand):
+    (job,) = expand(
+        sweep(
+            "[{'model.attention.score': 'additive', 'optimizer.weight_decay': None, 'seed': 9,"
+            " 'optimizer.learning_rate': 1, 'data.tests': ['copy(length=3, vocab=8)']}]"
+        )
+    )
+    argv = ["model.attention.score=additive", "optimizer.weight_decay=None", "seed=9",
+            "optimizer.learning_rate=1", "data.tests=('copy(length=3, vocab=8)',)"]  # fmt: skip
+    filled = config.from_command_line(
+        [f"--config={SMALL}:decoder", *(f"--config.{text}" for text in argv)], fill=spec.fill
+    )
+    run = spec.read(filled)
+    assert job.run == run
+    assert job.id == identity(run, [s.fingerprint for s in spec.sources(run).values()])
+
+
+def test_variants_and_tasks_are_named_by_what_varies(expand):
+    jobs = expand(
+        sweep(
+            "product({'model.attention.score': ['dot', 'additive']},"
+            f" {{'config': ['{SMALL}:decoder']}}, {{'data.task': ['copy(length=4, vocab=8)',"
+            " 'reverse(length=4, vocab=8)']}, seeds(2))"
+        )
+    )
+    assert {job.variant for job in jobs} == {"dot", "additive"}
+    assert {job.task for job in jobs} == {"copy(length=4, vocab=8)", "reverse(length=4, vocab=8)"}
+    assert len({job.id for job in jobs}) == len(jobs) == 8
+
+
+def test_runs_that_differ_in_numbers_share_a_compilation(expand):
+    jobs = expand(sweep("product({'optimizer.learning_rate': [0.1, 0.2]}, seeds(2))"))
+    assert len({job.compiles for job in jobs}) == 1
+    jobs = expand(sweep("[{'model.width': 8}, {'model.width': 16}]"))
+    assert len({job.compiles for job in jobs}) == 2
+
+
+def test_the_command_line_changes_every_base(expand):
+    body = sweep("product({'model.width': [8, 16]}, seeds(1))")
+    jobs = expand(body, "--config.train.steps=7")
+    assert {job.run.train.steps for job in jobs} == {7}
+    with pytest.raises(UserError, match="'model.width' is swept"):
+        expand(body, "--config.model.width=4")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", r"defines no sweep\(\)"),
+        (sweep("[]"), r"sweep\(\) yields nothing"),
+        (sweep("3"), r"sweep\(\) must yield dicts"),
+        (sweep("[{'model.attention.scor': 'dot'}]"),
+         "point 0, .*unknown key 'model.attention.scor'; did you mean 'model.attention.score'"),
+        (sweep("[{}, {'modle.width': 8}]"), "point 1, .*unknown key 'modle.width'; did you mean"),
+        (sweep("[{'model.width': 'wide'}]"), "model.width must be int, not 'wide'"),
+        (sweep("[{'model': 3}]"), "'model' is a group; set one of"),
+        (sweep("[{'seed': 0.5}]"), "seed=0.5 must be int"),
+        (sweep("[{'seed': -1}]"), "seed=-1 must be a whole number"),
+        (sweep("[{'model.attention.score': 'dto'}]"), "'dto'; did you mean 'dot'"),
+        (sweep("[{'model.attention.heads': 3}]"), "model.attention.heads=3 does not divide"),
+        (sweep("[{'model.family': 'encoder'}]"), "model.family cannot be swept"),
+        (sweep("[{'data.task': 'copy(length=4, vocab=99)'}]"), "model.vocab=8: the task"),
+        (sweep("[{'config': 'nowhere.py'}]"), "no config nowhere.py"),
+        (sweep("[{'optimizer.b1': 0.9}, {}]"), "two points are the same run"),
+        ("VARIANT = 'model.width'\n" + sweep("[{'model.width': 8, 'model.layers': 1},"
+         " {'model.width': 8, 'model.layers': 2}]"),
+         "differ in model.layers: add it to VARIANT or TASK"),
+        ("VARIANT = 'model.widht'\n" + sweep("[{'model.width': 8}]"),
+         "VARIANT names 'model.widht'; did you mean 'model.width'"),
+        ("METRIC = 'acuracy'\n" + sweep("[{}]"), "'acuracy'; did you mean 'accuracy'"),
+        ("METRC = 'accuracy'\n" + sweep("[{}]"), "METRC is not read; did you mean 'METRIC'"),
+        ("def swep():\n    return [{}]\n", r"defines no sweep\(\); did you mean 'swep'"),
+        ("def sweep(:\n", "line 4: invalid syntax"),
+        ("import nowhere_at_all\n", "cannot be run: ModuleNotFoundError"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_named_before_any_run(body, message, expand):
+    with pytest.raises(UserError, match=message):
+        expand(body)
+
+
+def test_ten_thousand_points_in_seconds(expand):
+    begin = time.monotonic()
+    rates = "[1e-3 * 1.01**i for i in range(1000)]"
+    jobs = expand(sweep(f"product({{'optimizer.learning_rate': {rates}}}, seeds(10))"))
+    assert len({job.id for job in jobs}) == 10_000
+    assert time.monotonic() - begin < 60  # it takes about three; not a bound on speed
+
+
+def test_an_edited_score_is_a_new_run_and_an_edited_neighbour_is_not(expand):
+    mine = '''
+from tfm.ops.scores import Score, dot
+HALF = 0.5
+def mine(q_BTHK, k_BSHK, **at):
+    """Half as much."""
+    return HALF * dot(q_BTHK, k_BSHK)
+def other(q_BTHK, k_BSHK, **at):
+    return dot(q_BTHK, k_BSHK)
+SCORES = {"mine": Score(mine), "other": Score(other)}
+''' + sweep("[{'model.attention.score': 'mine'}]")
+    (before,) = expand(mine)
+    for edit in (
+        ("Half as much.", "By half."),
+        ("return dot", "return 2 * dot"),
+        ("def sweep", "#\ndef sweep"),
+    ):
+        (after,) = expand(mine.replace(*edit))
+        assert after.id == before.id, edit
+    for edit in (("HALF = 0.5", "HALF = 0.25"), ("return HALF *", "return -HALF *")):
+        (after,) = expand(mine.replace(*edit))
+        assert after.id != before.id, edit
+
+
+def test_costs_are_those_of_describe(expand):
+    from tfm.inspect.describe import describe
+
+    jobs = expand(
+        sweep("[{'model.layers': 1}, {'model.layers': 3}, {'model.layers': 3, 'seed': 1}]")
+    )
+    found = cost.costs(jobs)
+    for job, one in zip(jobs, found, strict=True):
+        # copy(length=4) as one sequence: the source, then BOS and the copy
+        told = describe(job.run.model, batch=16, length=4 + 5)
+        assert one.parameters == told.tree.parameters
+        assert one.flops == 40 * told.training.total
+    assert found[1] == found[2]
+
+
+def test_an_estimate_is_work_and_compilation_over_the_cores(expand):
+    jobs = expand(sweep("product({'model.layers': [1, 2]}, seeds(2))"))
+    each = cost.costs(jobs)
+    pace = cost.speed(jobs, each)
+    assert pace is not None
+    assert pace.compile_seconds > 0
+    work = sum(one.flops for one in each) / pace.flops_per_second
+    alone = cost.seconds(jobs, each, pace, workers=1, cores=4)
+    assert alone == pytest.approx(work + 2 * pace.compile_seconds)
+    assert cost.seconds(jobs, each, pace, workers=8, cores=2) == pytest.approx(alone / 2)
