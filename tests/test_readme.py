@@ -23,6 +23,7 @@ def test_the_examples_run():
     for block in blocks("python"):
         exec(block, namespace)
     assert namespace["weights"].shape == (1, 8, 9, 9)
+    assert len(list(namespace["sweep"]())) == 20
     assert namespace["get_config"]().scores == ("scaled_dot", "near")
     assert namespace["params"]["params"]["score_w_HK"].shape == (8, 64)
 

@@ -29,5 +29,10 @@ def sweep():
         )
         for task, wide in FAMILIES.items()
     ]
-    shorter = {"train.steps": [300], "train.eval_every": [300], "model.attention.heads": [1]}
-    return product(chain(*families), shorter, seeds(5))
+    same = {
+        "model.attention.heads": [1],
+        "model.position.scheme": ["sinusoidal"],  # rotary would favour dot products
+        "train.steps": [250],
+        "train.eval_every": [250],
+    }
+    return product(chain(*families), same, seeds(5))

@@ -157,7 +157,8 @@ def test_costs_are_those_of_describe(expand):
         # copy(length=4) as one sequence: the source, then BOS and the copy
         told = describe(job.run.model, batch=16, length=4 + 5)
         assert one.parameters == told.tree.parameters
-        assert one.flops == 40 * told.training.total
+        masked = one.flops / (40 * told.training.total)  # padding is masked, besides
+        assert 1 <= masked < 1.005
     assert found[1] == found[2]
 
 

@@ -7,7 +7,6 @@ command. One launcher at a time may work in a sweep's folder, and one worker in 
 
 import contextlib
 import dataclasses
-import errno
 import multiprocessing
 import os
 import pathlib
@@ -21,10 +20,9 @@ from typing import Any, Protocol
 from tfm.names import UserError
 from tfm.sweep.plan import Job, Study
 from tfm.sweep.worker import work
-from tfm.train.folder import Folder
+from tfm.train.folder import NO_ROOM, Folder
 
 GRACE = 20.0  # seconds, for workers to save before they are killed
-NO_ROOM = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
 
 
 @dataclasses.dataclass
@@ -213,7 +211,7 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
             final = event is not None and event.get("final", False)
             job.error = event["error"] if event else _death(worker.process.exitcode)
             if any(text in job.error for text in NO_ROOM):
-                raise UserError(f"{job.error}; what was saved is kept: make room and start again")
+                raise UserError(f"{job.error}: make room, and the same command goes on")
             job.failures += 1
             if final or job.failures > retries:
                 job.state = "failed"

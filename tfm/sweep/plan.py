@@ -270,7 +270,7 @@ def _label(job: Job, keys: Sequence[str], study: Study) -> str:
             file, _, argument = value.partition(":")
             value = argument or pathlib.Path(file).stem
         if value is not None:
-            plain = isinstance(value, str) or len(keys) == 1
+            plain = key == "config" or len(keys) == 1
             words.append(str(value) if plain else f"{key.rpartition('.')[2]}={value}")
     return ", ".join(words)
 

@@ -4,6 +4,7 @@ It is told what to run through a pipe and tells how it goes through the same. Wh
 gone, however it went, the worker goes too: a run survives that at any moment.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -51,7 +52,7 @@ def _run(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any
             pipe.send({"kind": "line", "line": dict(line)})
 
         def message(self, text: str) -> None:
-            print(f"{order['workdir']}: {text}", flush=True)
+            _log(f"{order['workdir']}: {text}")
 
     try:
         configs.load(order["base"])  # its tables
@@ -60,9 +61,14 @@ def _run(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any
     except loop.Stopped as e:
         return {"kind": "stopped", "error": str(e)}
     except Exception as e:
-        print(traceback.format_exc(), flush=True)
+        _log(traceback.format_exc())
         text = str(e) if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
         return {"kind": "failed", "error": text, "final": isinstance(e, UserError)}
+
+
+def _log(text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk, of which the launcher is told
+        print(text, flush=True)
 
 
 def _leave_with_the_launcher() -> None:

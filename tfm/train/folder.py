@@ -4,6 +4,7 @@ Every file is written whole or not at all, but for the log, which grows by lines
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,6 +14,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfm.names import UserError
+
+NO_ROOM = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
+
+
+@contextlib.contextmanager
+def room(path: str) -> Iterator[None]:
+    """Within it a disk that is full or read-only is an error for a person, whoever meets it."""
+    try:
+        yield
+    except Exception as e:  # Orbax and TensorStore raise what they like
+        why = next((text for text in NO_ROOM if text in str(e)), None)
+        if why is None:
+            raise
+        raise UserError(f"cannot write to {path}: {why}; what was saved is kept") from e
 
 
 class Folder:

@@ -26,7 +26,7 @@ from tfm.names import UserError, read
 from tfm.objectives.tokens import inputs_of
 from tfm.train import step as steps
 from tfm.train.checkpoint import Checkpoints
-from tfm.train.folder import Folder
+from tfm.train.folder import Folder, room
 from tfm.train.identity import entries, identity, profile
 from tfm.train.optimizer import OptimizerSpec
 from tfm.train.schedule import SCHEDULES
@@ -76,7 +76,7 @@ def train(
             return summary
         folder.write("config.json", {"id": name, "entries": entries(run), **_plain(run)})
         _record_profile(folder, watcher)
-        with _Interrupts() as stop:
+        with _Interrupts() as stop, room(workdir):
             return _Training(run, folder, data, watcher, stop).run()
 
 

@@ -1,0 +1,79 @@
+"""From folders to a table: means and intervals, what diverged, what is missing, what it cost."""
+
+import csv
+import io
+import json
+import math
+
+import pytest
+from scipy import stats
+
+from tfm.names import UserError
+from tfm.report import results
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Two variants on one task: three runs; one done, one diverged, one not begun."""
+    runs = []
+    for variant, values in {"a|b": [0.5, 0.7, 0.9], "c": [0.25, None, ...]}.items():
+        for seed, value in enumerate(values):
+            name = f"{'ab' if '|' in variant else variant}{seed}"
+            runs.append(
+                {"id": name, "variant": variant, "task": "copy", "seed": seed, "point": {"x.y": 1}}
+            )
+            if value is ...:
+                continue
+            folder = tmp_path / name
+            folder.mkdir()
+            valid = None if value is None else {"step": 30, "accuracy": value, "loss": 1.0}
+            summary = {"status": "diverged" if value is None else "done", "steps": 30,
+                       "parameters": 1234, "flops": 3 * 10**9, "valid": valid}  # fmt: skip
+            (folder / "summary.json").write_text(json.dumps(summary))
+            lines = [(10, 60.0), (20, 2.0), (30, 3.0)]  # the first has the compilation in it
+            (folder / "metrics.jsonl").write_text(
+                "".join(
+                    json.dumps({"step": step, "split": "train", "seconds": seconds}) + "\n"
+                    for step, seconds in lines
+                )
+            )
+    held = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": runs}
+    (tmp_path / "sweep.json").write_text(json.dumps(held))
+    return results.read(str(tmp_path))
+
+
+def test_a_cell_is_a_mean_with_students_interval(sweep):
+    cell = sweep.cell("a|b", "copy")
+    low, high = stats.t.interval(0.95, 2, loc=0.7, scale=stats.sem([0.5, 0.7, 0.9]))
+    assert cell.mean == pytest.approx(0.7)
+    assert (cell.mean - cell.half, cell.mean + cell.half) == pytest.approx((low, high))
+    assert (cell.parameters, cell.flops, cell.runs) == (1234, 3 * 10**9, 3)
+    assert cell.seconds == pytest.approx(30 * 0.3)  # at the median pace
+
+
+def test_what_is_missing_is_told(sweep):
+    cell = sweep.cell("c", "copy")
+    assert (cell.mean, cell.half, cell.runs) == (0.25, None, 1)
+    assert results.text(cell) == "0.250 (1 diverged) (1 unfinished)"
+    assert results.text(None) == ""
+    assert sweep.cell("d", "copy") is None
+
+
+def test_markdown_and_csv_say_the_same(sweep):
+    text = results.markdown(sweep)
+    assert "| a\\|b | 0.700 ± 0.497 |" in text
+    assert "| copy | c | 1,234 | 3e+09 | 9.0 | 1 |" in text
+    rows = list(csv.DictReader(io.StringIO(results.table_csv(sweep))))
+    assert [float(row["mean"]) for row in rows] == pytest.approx([0.7, 0.25])
+    assert math.isclose(float(rows[0]["half"]), 0.49682, rel_tol=1e-4)
+    runs = list(csv.DictReader(io.StringIO(results.runs_csv(sweep))))
+    assert [run["status"] for run in runs] == ["done"] * 4 + ["diverged", "unfinished"]
+    assert runs[0]["x.y"] == "1"
+    assert json.loads(json.dumps(results.tree(sweep)))["table"][0]["variant"] == "a|b"
+
+
+def test_no_sweep_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"it has no sweep\.json"):
+        results.read(str(tmp_path))
+    with pytest.raises(UserError, match="no folder"):
+        results.read(str(tmp_path / "nowhere"))

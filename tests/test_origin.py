@@ -1,0 +1,66 @@
+"""What an entry of a table is made of: edits that matter change its hash, others do not."""
+
+import pytest
+
+from tfm import origin
+
+FILE = '''
+"""A file."""
+import numpy as np
+from jax import numpy as jnp
+SCALE = 2.0
+OTHER = 3.0
+def helper(x):
+    """Helps."""
+    return SCALE * x
+def mine(q, k):
+    # a comment
+    return jnp.dot(helper(q), k)
+def theirs(q, k):
+    return OTHER * q
+SCORES = {"mine": Score(mine, params={"w_HK": np.ones}), "theirs": Score(theirs)}
+'''
+
+
+@pytest.fixture
+def digest(tmp_path):
+    def digest(text):
+        (tmp_path / "file.py").write_text(text)
+        return origin.digest(tmp_path / "file.py", "SCORES", "mine")
+
+    return digest
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("SCALE = 2.0", "SCALE = 2.5"),
+        ("SCALE * x", "SCALE + x"),
+        ("jnp.dot(helper(q), k)", "jnp.dot(k, helper(q))"),
+        ("np.ones", "np.zeros"),
+        ("import numpy as np", "import math as np"),
+        ("OTHER = 3.0", "OTHER = 3.0\nSCALE = 1.0"),
+    ],
+)
+def test_what_it_draws_on_counts(edit, digest):
+    assert digest(FILE.replace(*edit)) != digest(FILE)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("OTHER = 3.0", "OTHER = 4.0"),
+        ("OTHER * q", "q"),
+        ("# a comment", "# another"),
+        ('"""Helps."""', '"""Is of help."""'),
+        ('"""A file."""', ""),
+        ("def theirs", "\n\ndef theirs"),
+    ],
+)
+def test_what_it_does_not_draw_on_does_not(edit, digest):
+    assert digest(FILE.replace(*edit)) == digest(FILE)
+
+
+def test_of_a_table_that_is_computed_all_counts(digest):
+    computed = FILE + "SCORES |= {}\n"
+    assert digest(computed) != digest(computed.replace("OTHER = 3.0", "OTHER = 4.0"))
