@@ -7,6 +7,7 @@ to the library's tables in every process that loads the file, so that a new idea
 """
 
 import ast
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -71,7 +72,8 @@ def load(where: str) -> ConfigDict:
         raise UserError(f"get_config() of {path} takes no argument, but {where!r} gives one")
     if not colon and any(p.default is p.empty for p in takes):
         raise UserError(f"get_config() of {path} needs an argument: write {path}:ARGUMENT")
-    config = get_config(argument) if colon else get_config()
+    with told(f"get_config() of {path}"):
+        config = get_config(argument) if colon else get_config()
     if not isinstance(config, ConfigDict):
         raise UserError(f"get_config() of {path} returns {type(config).__name__}, not a ConfigDict")
     return config.lock()
@@ -94,6 +96,21 @@ def _json(path: pathlib.Path) -> ConfigDict:
         raise UserError(f"{path} is no config: {e}") from e
 
 
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Within it, whatever goes wrong in a person's own code is told with its line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SyntaxError as e:
+        raise UserError(f"{e.filename}, line {e.lineno}: {e.msg}") from e
+    except Exception as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        where = f"{last.filename}, line {last.lineno}"
+        raise UserError(f"{what} cannot be run: {type(e).__name__}: {e} ({where})") from e
+
+
 def run_file(path: pathlib.Path) -> types.ModuleType:
     """The module that a Python file makes, run by its path; its tables join the library's."""
     path = path.resolve()
@@ -102,16 +119,8 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
         raise UserError(f"no Python file {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
-    try:
+    with told(str(path)):
         spec.loader.exec_module(module)
-    except SyntaxError as e:
-        raise UserError(f"{e.filename}, line {e.lineno}: {e.msg}") from e
-    except UserError:
-        raise
-    except Exception as e:  # whatever the file does when it is run
-        last = traceback.extract_tb(e.__traceback__)[-1]
-        where = f"{last.filename}, line {last.lineno}"
-        raise UserError(f"{path} cannot be run: {type(e).__name__}: {e} ({where})") from e
     for name in TABLES:
         if not isinstance(getattr(module, name, {}), dict):
             raise UserError(

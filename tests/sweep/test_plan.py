@@ -1,5 +1,6 @@
 """From a study to its runs: names, checks, and what each costs."""
 
+import dataclasses
 import pathlib
 import time
 
@@ -83,7 +84,7 @@ def test_the_command_line_changes_every_base(expand):
     [
         ("", r"defines no sweep\(\)"),
         (sweep("[]"), r"sweep\(\) yields nothing"),
-        (sweep("3"), r"sweep\(\) must yield dicts"),
+        (sweep("[3]"), r"sweep\(\) must yield dicts of dotted keys and values, not 3"),
         (sweep("[{'model.attention.scor': 'dot'}]"),
          "point 0, .*unknown key 'model.attention.scor'; did you mean 'model.attention.score'"),
         (sweep("[{}, {'modle.width': 8}]"), "point 1, .*unknown key 'modle.width'; did you mean"),
@@ -107,6 +108,7 @@ def test_the_command_line_changes_every_base(expand):
         ("def swep():\n    return [{}]\n", r"defines no sweep\(\); did you mean 'swep'"),
         ("def sweep(:\n", "line 4: invalid syntax"),
         ("import nowhere_at_all\n", "cannot be run: ModuleNotFoundError"),
+        (sweep("[{}][1]"), r"sweep\(\) cannot be run: IndexError.*line 5"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_named_before_any_run(body, message, expand):
@@ -163,12 +165,13 @@ def test_costs_are_those_of_describe(expand):
 
 
 def test_an_estimate_is_work_and_compilation_over_the_cores(expand):
-    jobs = expand(sweep("product({'model.layers': [1, 2]}, seeds(2))"))
+    jobs = expand(sweep("product({'model.layers': [2, 1]}, seeds(2))"))
     each = cost.costs(jobs)
-    pace = cost.speed(jobs, each)
-    assert pace is not None
-    assert pace.compile_seconds > 0
+    tried = cost.cheapest(jobs, each)
+    assert tried.run.model.layers == 1
+    pace = cost.speed(tried.run)
+    assert min(dataclasses.astuple(pace)) > 0
     work = sum(one.flops for one in each) / pace.flops_per_second
     alone = cost.seconds(jobs, each, pace, workers=1, cores=4)
-    assert alone == pytest.approx(work + 2 * pace.compile_seconds)
+    assert alone == pytest.approx(work + 2 * pace.compile_seconds + 4 * pace.begin_seconds)
     assert cost.seconds(jobs, each, pace, workers=8, cores=2) == pytest.approx(alone / 2)

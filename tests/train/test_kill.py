@@ -1,4 +1,4 @@
-"""After SIGKILL at any moment, a run ends as if nothing had happened."""
+"""After SIGKILL at any moment, or a full disk, a run ends as if nothing had happened."""
 
 import os
 import pathlib
@@ -15,10 +15,10 @@ HERE = pathlib.Path(__file__).parent
 KILLS = 10
 
 
-def begin(model, workdir, cache, steps):
+def begin(model, workdir, cache, steps, *more):
     argv = [f"--config={HERE / 'small.py'}:{model}", f"--workdir={workdir}", "--quiet",
             f"--config.train.steps={steps}", "--config.train.eval_every=50",
-            "--config.train.save_every=10"]  # fmt: skip
+            "--config.train.save_every=10", *more]  # fmt: skip
     return subprocess.Popen(
         [sys.executable, "-m", "tfm.cli", "train", *argv],
         env={**os.environ, "TFM_CACHE": str(cache)},
@@ -28,9 +28,10 @@ def begin(model, workdir, cache, steps):
     )
 
 
-def finish(process):
+def finish(process, code=0):
     _, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, errors
+    assert process.returncode == code, errors
+    return errors
 
 
 @pytest.mark.slow
@@ -64,3 +65,23 @@ def test_sigterm_saves_first(tmp_path):
     assert process.returncode == 143, errors
     saved = int(errors.split("saved at step ")[1].split()[0])
     assert int(arrays(workdir)["step"]) == saved
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_nothing(tmp_path, small_disk):
+    workdir, cache, all_kept = small_disk / "run", tmp_path / "cache", "--config.train.keep=1000"
+    errors = finish(begin("decoder", workdir, cache, 300, all_kept), 2)
+    told = f"tfm: cannot write to {workdir}: No space left on device; what was saved is kept"
+    assert any(line.startswith(told) for line in errors.splitlines())  # TensorStore may add more
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    finish(begin("decoder", workdir, cache, 300, all_kept))
+    finish(begin("decoder", tmp_path / "whole", cache, 300))
+    assert_same(workdir, tmp_path / "whole")
+
+
+def test_a_disk_that_cannot_be_written_is_told(tmp_path, small_disk):
+    (small_disk / "run").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    errors = finish(begin("decoder", small_disk / "run", tmp_path / "cache", 10), 2)
+    assert "Read-only file system" in errors
+    assert "Traceback" not in errors

@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import shutil
+import struct
 
 import jax
 import numpy as np
@@ -57,6 +58,30 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     third, watcher = train(run, tmp_path / "run")
     assert third == whole
     assert "finished before" in watcher.messages[0]
+
+
+def test_tensorboard_is_told_what_the_log_says(tmp_path):
+    from tensorboardX.proto import event_pb2
+
+    _, watcher = train(load("recurrent"), tmp_path / "run")
+    (file,) = (tmp_path / "run/tensorboard").iterdir()
+    raw, at, events = file.read_bytes(), 0, []
+    while at < len(raw):  # TFRecord: length, its checksum, data, its checksum
+        (size,) = struct.unpack_from("<Q", raw, at)
+        events.append(event_pb2.Event.FromString(raw[at + 12 : at + 12 + size]))
+        at += size + 16
+    found = {
+        (event.step, value.tag): value.simple_value
+        for event in events
+        for value in event.summary.value
+    }
+    wanted = {
+        (line["step"], f"{line['split']}/{name}"): np.float32(value)
+        for line in watcher.lines
+        for name, value in line.items()
+        if name not in ("step", "split")
+    }
+    assert found == wanted
 
 
 def test_learning_rate_decay_dropout_and_seed_are_data():

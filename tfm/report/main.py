@@ -30,7 +30,7 @@ from tfm import arguments
 from tfm.names import UserError, pick
 from tfm.report import results
 from tfm.sweep import cost, plan
-from tfm.sweep.launch import Progress, launch, stale
+from tfm.sweep.launch import Progress, launch, stale, try_out
 from tfm.sweep.plan import Job, Study
 from tfm.sweep.show import Display, duration
 from tfm.train.folder import Folder
@@ -86,11 +86,12 @@ def main(argv: Sequence[str]) -> None:
         print(f"stopped; the same command goes on where {workdir} is", file=sys.stderr)
         raise
     found = _write(workdir)
+    failed = [job for job in done if job.state == "failed"]
     if "json" in given.flags:
-        print(json.dumps(results.tree(found), indent=1))
+        failures = {job.job.id: job.error for job in failed}
+        print(json.dumps({**results.tree(found), "failures": failures}, indent=1))
     else:
         _print(found, done, workdir, time.monotonic() - begin, old)
-    failed = [job for job in done if job.state == "failed"]
     for job in failed:
         print(f"failed: {job.job.name}: {job.error}", file=sys.stderr)
     if failed:
@@ -174,11 +175,13 @@ def dry_run(
         for job in jobs
     }
     left = [(job, one) for job, one in zip(jobs, each, strict=True) if not ended[job.id]]
-    pace = cost.speed(*zip(*left, strict=True)) if left else None
-    guess = None
-    if pace is not None:
+    pace = guess = None
+    if left:
         todo, dear = zip(*left, strict=True)
-        guess = cost.seconds(todo, dear, pace, workers, _cores())
+        tried = cost.cheapest(todo, dear)
+        if tried is not None:
+            pace = try_out(study, tried)
+            guess = cost.seconds(todo, dear, pace, workers, _cores())
     if as_json:
         rows = [
             {"id": job.id, "variant": job.variant, "task": job.task, "seed": job.run.seed,

@@ -12,6 +12,7 @@ from tfm.data.pipeline import batch as batch_of
 from tfm.models import build
 from tfm.sweep.plan import Job
 from tfm.train import loop, spec
+from tfm.train.spec import RunSpec
 from tfm.train.step import numbers_of
 
 TRY = 1.0  # seconds of steps that are timed
@@ -26,10 +27,11 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Of this machine, on one of the jobs."""
+    """Of one core of this machine, on one of the jobs."""
 
     flops_per_second: float
     compile_seconds: float
+    begin_seconds: float  # to make the data
 
 
 def costs(jobs: Sequence[Job]) -> list[Cost]:
@@ -60,30 +62,38 @@ def _batch(job: Job) -> dict[str, Any]:
     return batch_of(source, 0, 0, job.run.data.batch)
 
 
-def speed(jobs: Sequence[Job], costs: Sequence[Cost]) -> Speed | None:
-    """Measured on the job whose steps are the cheapest; None if even they are too dear to try."""
+def cheapest(jobs: Sequence[Job], costs: Sequence[Cost]) -> Job | None:
+    """The job whose steps are the cheapest to try; None if even they are too dear."""
     each = [cost.flops / job.run.train.steps for job, cost in zip(jobs, costs, strict=True)]
-    cheapest = min(range(len(jobs)), key=lambda i: each[i])
-    if each[cheapest] > LARGEST:
-        return None
-    run, batch = jobs[cheapest].run, _batch(jobs[cheapest])
+    least = min(range(len(jobs)), key=lambda i: each[i])
+    return jobs[least] if each[least] <= LARGEST else None
+
+
+def speed(run: RunSpec) -> Speed:
+    """Measured here and now, with a few steps of a run."""
     begin = time.monotonic()
-    start, go, _ = loop.compiled(run)
+    data = spec.sources(run)
+    begun = time.monotonic()
+    batch = batch_of(data["train"], 0, 0, run.data.batch)
+    start, go, look = loop.compiled(run)
     numbers = numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
-    state = jax.block_until_ready(go(start(batch, jnp.uint32(0)), batch, numbers))
+    state = go(start(batch, jnp.uint32(0)), batch, numbers)
+    jax.block_until_ready(look(loop.variables(state), batch))
     compiled = time.monotonic()
     steps = 0
     while time.monotonic() < compiled + TRY:
         state = jax.block_until_ready(go(state, batch, numbers))
         steps += 1
-    return Speed(each[cheapest] * steps / (time.monotonic() - compiled), compiled - begin)
+    each = loop.train_flops(run, batch) / run.train.steps
+    pace = each * steps / (time.monotonic() - compiled)
+    return Speed(pace, compiled - begun, begun - begin)
 
 
 def seconds(
     jobs: Sequence[Job], costs: Sequence[Cost], speed: Speed, workers: int, cores: int
 ) -> float:
-    """How long the jobs may take: their FLOPs at that speed, and each structure compiled once."""
-    busy = min(workers, cores, len(jobs))
+    """How long the jobs may take at that speed, each structure compiled once."""
     structures = len({job.compiles for job in jobs})
     work = sum(cost.flops for cost in costs) / speed.flops_per_second
-    return (work + structures * speed.compile_seconds) / max(busy, 1)
+    work += structures * speed.compile_seconds + len(jobs) * speed.begin_seconds
+    return work / max(min(workers, cores, len(jobs)), 1)

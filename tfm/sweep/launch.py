@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pathlib
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from multiprocessing import connection
 from typing import Any, Protocol
 
 from tfm.names import UserError
+from tfm.sweep.cost import Speed
 from tfm.sweep.plan import Job, Study
 from tfm.sweep.worker import work
 from tfm.train.folder import NO_ROOM, Folder
@@ -149,15 +151,10 @@ class _Pool:
         worker, job = self.worker(number), progress.job
         worker.progress, worker.compiled = progress, job.compiles
         progress.state, progress.line = "running", {}
-        order = {
-            "study": str(self.study.path),
-            "base": job.base,
-            "id": job.id,
-            "run": job.run,
-            "workdir": str(self.folder / job.id),
-        }
         with contextlib.suppress(BrokenPipeError):  # a worker that died is found by its pipe
-            worker.pipe.send(order)
+            worker.pipe.send(
+                order("train", self.study, job) | {"workdir": str(self.folder / job.id)}
+            )
 
     def events(self, timeout: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
         """What workers say, with their numbers; None: one has died."""
@@ -172,6 +169,32 @@ class _Pool:
                 worker.process.join()
                 yield number, None
                 self.workers[number] = None
+
+
+def order(what: str, study: Study, job: Job) -> dict[str, Any]:
+    """What a worker is told."""
+    return {
+        "do": what,
+        "study": str(study.path),
+        "base": job.base,
+        "id": job.id,
+        "run": job.run,
+    }
+
+
+def try_out(study: Study, job: Job) -> Speed:
+    """How fast a worker would be at a job."""
+    with tempfile.TemporaryDirectory() as folder, _Pool(study, pathlib.Path(folder), 1) as pool:
+        worker = pool.worker(0)
+        worker.pipe.send(order("time", study, job))
+        try:
+            answer = worker.pipe.recv()
+        except EOFError:
+            worker.process.join()
+            answer = {"error": _death(worker.process.exitcode)}
+    if "speed" not in answer:
+        raise UserError(f"{job.name}: a step was tried, but {answer['error']}")
+    return answer["speed"]
 
 
 @dataclasses.dataclass

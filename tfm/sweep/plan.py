@@ -138,15 +138,17 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
 
 
 def _points(study: Study) -> list[Point]:
-    try:
-        made = study.sweep()
-        points = [dict(point) for point in made]
-    except UserError as e:
-        raise UserError(f"{study.path}: {e}") from e
-    except (TypeError, ValueError) as e:
-        raise UserError(
-            f"{study.path}: sweep() must yield dicts of dotted keys and values: {e}"
-        ) from e
+    with configs.told(f"{study.path}: sweep()"):
+        try:
+            made = list(study.sweep())
+        except UserError as e:
+            raise UserError(f"{study.path}: {e}") from e
+    for point in made:
+        if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
+            raise UserError(
+                f"{study.path}: sweep() must yield dicts of dotted keys and values, not {point!r}"
+            )
+    points = [dict(point) for point in made]
     if not points:
         raise UserError(f"{study.path}: sweep() yields nothing")
     return points

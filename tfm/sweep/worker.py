@@ -6,6 +6,7 @@ gone, however it went, the worker goes too: a run survives that at any moment.
 
 import contextlib
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -27,24 +28,21 @@ def work(pipe: connection.Connection, log: str, core: int | None) -> None:
     os.dup2(out, sys.stderr.fileno())
     threading.Thread(target=_leave_with_the_launcher, daemon=True).start()
 
-    from tfm.sweep import plan
     from tfm.train.main import cache_compilations
 
     cache_compilations()
-    studies: dict[str, plan.Study] = {}
     while True:
         try:
             order = pipe.recv()
         except EOFError:
             return
-        if order["study"] not in studies:
-            studies[order["study"]] = plan.load(order["study"])  # its tables too
-        pipe.send(_run(pipe, order))
+        pipe.send(_answer(pipe, order))
 
 
-def _run(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
     from tfm import config as configs
     from tfm.names import UserError
+    from tfm.sweep import cost
     from tfm.train import loop
 
     class Watcher:
@@ -55,7 +53,10 @@ def _run(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any
             _log(f"{order['workdir']}: {text}")
 
     try:
-        configs.load(order["base"])  # its tables
+        configs.run_file(pathlib.Path(order["study"]))  # for its tables
+        configs.load(order["base"])
+        if order["do"] == "time":
+            return {"kind": "done", "speed": cost.speed(order["run"])}
         summary = loop.train(order["run"], order["workdir"], Watcher(), PATIENCE, order["id"])
         return {"kind": "done", "summary": summary}
     except loop.Stopped as e:

@@ -25,6 +25,7 @@ from tfm.models.spec import DropoutSpec
 from tfm.names import UserError, read
 from tfm.objectives.tokens import inputs_of
 from tfm.train import step as steps
+from tfm.train.board import Board
 from tfm.train.checkpoint import Checkpoints
 from tfm.train.folder import Folder, room
 from tfm.train.identity import entries, identity, profile
@@ -94,6 +95,7 @@ class _Training:
         self.start, self.go, self.look = compiled(run)
         self.numbers = steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
         self.checkpoints = Checkpoints(folder.path / "checkpoints", run.train.keep)
+        self.board = Board(folder.path / "tensorboard")
         self.tokens = tokens_in(self._batch(0))
         self.share = _schedule(run.optimizer.schedule, run.train.steps)
 
@@ -171,6 +173,7 @@ class _Training:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.folder.log(line)
+        self.board.write(line)
         self.watcher.line(line)
 
     def _finish(self, state: steps.State, status: str) -> dict[str, Any]:
@@ -296,7 +299,8 @@ class _Interrupts:
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self.before[number] = signal.signal(number, self._ask)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self.before[number] = signal.signal(number, self._ask)
         return self
 
     def _ask(self, number: int, _: object) -> None:

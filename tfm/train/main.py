@@ -10,6 +10,7 @@ eval reads the checkpoint `last` or `best` and gives loss, perplexity, accuracy,
 """
 
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -38,23 +39,14 @@ def cache_compilations() -> None:
 
 
 class Bar:
-    """A progress bar, and TensorBoard's files."""
+    """A progress bar."""
 
-    def __init__(self, run: spec.RunSpec, workdir: str, quiet: bool):
-        self.workdir = workdir
-        self.board: Any = None
+    def __init__(self, run: spec.RunSpec, quiet: bool):
         columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
         self.bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
         self.task = self.bar.add_task("compiling", total=run.train.steps)
 
     def line(self, line: Mapping[str, Any]) -> None:
-        if self.board is None:
-            from tensorboardX import SummaryWriter
-
-            self.board = SummaryWriter(os.path.join(self.workdir, "tensorboard"))
-        for name, value in line.items():
-            if name not in ("step", "split"):
-                self.board.add_scalar(f"{line['split']}/{name}", value, line["step"])
         if line["split"] == "train":
             speed = line["tokens"] / max(line["seconds"], 1e-9)
             rate = f"rate {line['learning_rate']:.2e}"
@@ -75,8 +67,6 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
-        if self.board is not None:
-            self.board.close()
 
 
 def main_train(argv: Sequence[str]) -> None:
@@ -89,7 +79,9 @@ def main_train(argv: Sequence[str]) -> None:
     workdir = given.options["workdir"]
     run = spec.read(configs.from_command_line(given.config, fill=spec.fill))
     cache_compilations()
-    with Bar(run, workdir, "quiet" in given.flags) as bar:
+    for name in ("absl", "asyncio"):  # Orbax raises what it logs
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with Bar(run, "quiet" in given.flags) as bar:
         try:
             summary = loop.train(run, workdir, bar)
         except loop.Stopped as e:
