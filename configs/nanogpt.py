@@ -4,7 +4,9 @@ Karpathy 2022, nanoGPT: 4 layers, 4 heads, width 128, context 64, batch 12, 2,00
 
   tfm train --config=configs/nanogpt.py --workdir=runs/nanogpt
 
-reads tinyshakespeare/input.txt from the folder $TFM_DATA.
+reads tinyshakespeare/input.txt from the folder $TFM_DATA and takes three minutes on two cores. Loss
+over the whole validation split (seed 0): 1.816 with the learning rate below, 1.909 with nanoGPT's
+own 1e-3; nanoGPT reports 1.88, from 20 batches drawn at random.
 """
 
 from ml_collections import ConfigDict
@@ -27,7 +29,7 @@ def get_config():
         },
         "data": {"task": "characters(path='tinyshakespeare/input.txt', length=64)", "batch": 12},
         "optimizer": {
-            "learning_rate": 1e-3,
+            "learning_rate": 2e-3,
             "schedule": "cosine(warmup=100, final=0.1)",
             "weight_decay": 0.1,
             "b2": 0.99,

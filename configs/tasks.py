@@ -21,7 +21,7 @@ CLASSIFIER = {**GRU, "hidden": 128, "shape": "N:1", "classes": 10, "bidirectiona
 SETTINGS = {  # objective, task, ids, model, learning rate, batch, steps
     "copy": ("seq2seq", "copy(length=12, vocab=19)", 19, BOTH, 3e-3, 64, 1000),
     "reverse": ("seq2seq", "reverse(length=12, vocab=19)", 19, BOTH, 3e-3, 64, 1000),
-    "sort": ("tag", "sort(length=12, vocab=19)", 19, ENCODER, 3e-3, 64, 1500),
+    "sort": ("tag", "sort(length=12, vocab=19)", 19, ENCODER, 3e-3, 64, 2000),
     "induction": ("next_token", "induction(length=32, vocab=20)", 20, FAST, 3e-3, 64, 2000),
     "recall": ("next_token", "recall(length=32, pairs=4, vocab=64)", 64, FAST, 3e-3, 64, 2000),
     "addition": ("next_token", "addition(p=31, fraction=0.8)", 40, SLOW, 2e-3, 64, 4000),
@@ -47,15 +47,15 @@ def get_config(name="reverse"):
         },
         "data": {
             "task": task,
-            # addition has an end; nested lists are seen once or twice
-            "examples": {"addition": None, "listops": 200_000}.get(name, 20_000),
+            # addition has an end; nested lists have many forms
+            "examples": {"addition": None, "listops": 200_000}.get(name, 100_000),
             "valid_examples": None if name == "addition" else 500,
             "batch": batch,
         },
         "optimizer": {
             "learning_rate": rate,
             "schedule": "cosine(warmup=100, final=0.0)",
-            "weight_decay": 0.1,
+            "weight_decay": None if model["family"] == "recurrent" else 0.1,
             "b2": 0.98,
         },
         "train": {"steps": steps, "eval_every": 500, "log_every": 100},

@@ -40,6 +40,10 @@ def digest(tmp_path):
         ("np.ones", "np.zeros"),
         ("import numpy as np", "import math as np"),
         ("OTHER = 3.0", "OTHER = 3.0\nSCALE = 1.0"),
+        ("OTHER = 3.0", "OTHER = 3.0\nSCALE += 1.0"),
+        ("def theirs", "mine.gain = 2\ndef theirs"),
+        ("def theirs", "if OTHER:\n    def helper(x):\n        return x\ndef theirs"),
+        ("def theirs", "try:\n    import torch as jnp\nexcept ImportError:\n    pass\ndef theirs"),
     ],
 )
 def test_what_it_draws_on_counts(edit, digest):
@@ -61,6 +65,17 @@ def test_what_it_does_not_draw_on_does_not(edit, digest):
     assert digest(FILE.replace(*edit)) == digest(FILE)
 
 
+def test_a_module_of_ones_own_counts(digest, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    text = FILE.replace("SCALE = 2.0", "from helping_hand import SCALE")
+    (tmp_path / "helping_hand.py").write_text("SCALE = 2.0\n")
+    before = digest(text)
+    (tmp_path / "helping_hand.py").write_text("SCALE = 3.0\n")
+    origin._digest.cache_clear()
+    assert digest(text) != before
+
+
 def test_of_a_table_that_is_computed_all_counts(digest):
-    computed = FILE + "SCORES |= {}\n"
-    assert digest(computed) != digest(computed.replace("OTHER = 3.0", "OTHER = 4.0"))
+    for more in ("SCORES |= {}", "SCORES['mine'] = Score(theirs)"):
+        computed = f"{FILE}{more}\n"
+        assert digest(computed) != digest(computed.replace("OTHER = 3.0", "OTHER = 4.0"))

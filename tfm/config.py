@@ -20,8 +20,8 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
@@ -131,6 +131,8 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
         if key in TABLES[name] and _added_by.get((name, key)) != path:
             owner = _added_by.get((name, key), "the library")
             raise UserError(f"{path}: {name}[{key!r}] is taken by {owner}; choose another name")
+        if not isinstance(key, str) or not key.isidentifier():
+            raise UserError(f"{path}: {name}[{key!r}]: its name must be a word, as 'my_idea'")
         if not isinstance(entry, _MADE_OF[name]):
             kinds = " or a ".join(kind.__name__ for kind in _MADE_OF[name])
             raise UserError(f"{path}: {name}[{key!r}] must be a {kinds}, not {entry!r}")
@@ -140,17 +142,24 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-def brought(texts: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """The entries of users' tables that are named in `texts`: their files, and their digests.
+class Entry(NamedTuple):
+    """An entry of a user's own table: where it stands, and a hash of its source."""
 
-    The digest is of an entry's source, so that an edited score is told from the one before.
+    file: str
+    digest: str
+
+
+def brought(named: Mapping[str, Iterable[str]]) -> dict[str, Entry]:
+    """The entries of users' own tables that are named: `named` holds, for each table, texts.
+
+    The digest tells an edited score from the one before.
     """
-    words = {word for text in texts for word in re.findall(r"\w+", text)}
-    return {
-        f"{table}.{name}": (str(path), origin.digest(path, table, name))
-        for (table, name), path in sorted(_added_by.items())
-        if name in words
-    }
+    found: dict[str, Entry] = {}
+    for (table, name), path in sorted(_added_by.items()):
+        words = {word for text in named.get(table, ()) for word in re.findall(r"\w+", text)}
+        if name in words:
+            found[f"{table}.{name}"] = Entry(str(path), origin.digest(path, table, name))
+    return found
 
 
 def from_command_line(

@@ -1,17 +1,26 @@
 """What an entry of a user's table is made of: its own source and all that it draws on in its file.
 
 An edited score is another score, while an edit elsewhere in the file changes nothing. Comments,
-layout and docstrings do not count.
+layout and docstrings do not count. Of what it imports, files of the user's own count as a whole.
 """
 
 import ast
+import functools
 import hashlib
+import importlib.util
 import pathlib
+import sys
+import sysconfig
 
 
 def digest(path: pathlib.Path, table: str, name: str) -> str:
     """A hash of `TABLE["name"]` of a Python file, and of what its top level gives to it."""
-    tree = ast.parse(path.read_text())
+    return _digest(path.read_text(), table, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest(text: str, table: str, name: str) -> str:
+    tree = ast.parse(text)
     _strip(tree)
     defined: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
@@ -19,15 +28,22 @@ def digest(path: pathlib.Path, table: str, name: str) -> str:
             defined.setdefault(own, []).append(statement)
     entry = _entry(defined.get(table, []), name)
     if entry is None:  # a table that is computed: all of the file may matter
-        return _hash([ast.dump(tree)])
+        return _hash([ast.unparse(tree), *map(_imported, tree.body)])
     used, todo = dict[str, list[ast.stmt]](), [*_names(entry)]
     while todo:
         own = todo.pop()
         if own in defined and own not in used:
             used[own] = defined[own]
             todo += [more for statement in defined[own] for more in _names(statement)]
-    parts = [f"{own}: {ast.dump(s)}" for own in sorted(used) for s in used[own]]
-    return _hash([ast.dump(entry), *parts])
+    parts = [f"{own}: {ast.unparse(s)} {_imported(s)}" for own in sorted(used) for s in used[own]]
+    return _hash([ast.unparse(entry), *parts])
+
+
+def source(path: pathlib.Path) -> str:
+    """A file's code without comments, layout and docstrings."""
+    tree = ast.parse(path.read_text())
+    _strip(tree)
+    return ast.unparse(tree)
 
 
 def _hash(parts: list[str]) -> str:
@@ -42,23 +58,67 @@ def _entry(tables: list[ast.stmt], name: str) -> ast.expr | None:
             pass
         case _:
             return None
+    if not all(isinstance(key, ast.Constant) for key in keys):
+        return None
     found = [v for k, v in zip(keys, values, strict=True) if getattr(k, "value", None) == name]
     return found[0] if len(found) == 1 else None
 
 
 def _defines(statement: ast.stmt) -> set[str]:
-    """The names that a statement of the top level gives a meaning."""
+    """The names to which a statement of the top level gives a meaning, or may give another."""
     match statement:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return {alias.asname or alias.name.partition(".")[0] for alias in names}
-    stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
-    return {n.id for n in stored if isinstance(n.ctx, ast.Store)}
+        case ast.Import() | ast.ImportFrom():
+            return _aliases(statement)
+        case ast.Assign(targets=targets) if all(isinstance(t, ast.Name) for t in targets):
+            return {target.id for target in targets if isinstance(target, ast.Name)}
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return {name}
+    return _mentions(statement)  # a loop, a branch, a call: it may change all that it names
+
+
+def _mentions(statement: ast.stmt) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Import() | ast.ImportFrom():
+                found |= _aliases(node)
+    return found
+
+
+def _aliases(node: ast.Import | ast.ImportFrom) -> set[str]:
+    return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
 
 
 def _names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _imported(statement: ast.stmt) -> str:
+    """The code of the modules that a statement imports, if they are the user's own."""
+    names: list[str] = []
+    for node in ast.walk(statement):
+        match node:
+            case ast.Import(names=aliases):
+                names += [alias.name for alias in aliases]
+            case ast.ImportFrom(module=str(module)):
+                names.append(module)
+    return "\n".join(source(path) for name in names if (path := _own_file(name)) is not None)
+
+
+def _own_file(module: str) -> pathlib.Path | None:
+    """The file of a module that is neither Python's, nor installed, nor the library's."""
+    if module.partition(".")[0] in (*sys.stdlib_module_names, "tfm"):
+        return None
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    places = (sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    path = pathlib.Path(spec.origin)
+    return None if any(path.is_relative_to(place) for place in places) else path
 
 
 def _strip(tree: ast.Module) -> None:

@@ -10,13 +10,16 @@ from scipy import stats
 
 from tfm.names import UserError
 from tfm.report import results
+from tfm.train import identity
 
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Two variants on one task: three runs; one done, one diverged, one not begun."""
+    """Variants on one task: all done; one not begun; one diverged; one not finite; one failed."""
     runs = []
-    for variant, values in {"a|b": [0.5, 0.7, 0.9], "c": [0.25, None, ...]}.items():
+    cells = {"a|b": [0.5, 0.7, 0.9], "c": [0.25, ...], "d": [0.25, None], "e": [0.5, "nan"],
+             "f": ["failed"]}  # fmt: skip
+    for variant, values in cells.items():
         for seed, value in enumerate(values):
             name = f"{'ab' if '|' in variant else variant}{seed}"
             runs.append(
@@ -26,9 +29,16 @@ def sweep(tmp_path):
                 continue
             folder = tmp_path / name
             folder.mkdir()
-            valid = None if value is None else {"step": 30, "accuracy": value, "loss": 1.0}
+            if value == "failed":
+                (folder / "failure.json").write_text('{"error": "it broke"}')
+                continue
+            number = None if value == "nan" else value
+            valid = None if value is None else {"step": 30, "accuracy": number, "loss": 1.0}
             summary = {"status": "diverged" if value is None else "done", "steps": 30,
-                       "parameters": 1234, "flops": 3 * 10**9, "valid": valid}  # fmt: skip
+                       "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
+                       "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
+            made_by = {"tfm": "another"} if variant == "c" else identity.made_by()
+            (folder / "profile.json").write_text(json.dumps({"profiles": [{"made_by": made_by}]}))
             (folder / "summary.json").write_text(json.dumps(summary))
             lines = [(10, 60.0), (20, 2.0), (30, 3.0)]  # the first has the compilation in it
             (folder / "metrics.jsonl").write_text(
@@ -48,27 +58,35 @@ def test_a_cell_is_a_mean_with_students_interval(sweep):
     assert cell.mean == pytest.approx(0.7)
     assert (cell.mean - cell.half, cell.mean + cell.half) == pytest.approx((low, high))
     assert (cell.parameters, cell.flops, cell.runs) == (1234, 3 * 10**9, 3)
-    assert cell.seconds == pytest.approx(30 * 0.3)  # at the median pace
+    assert cell.seconds == pytest.approx(30 * 0.25)  # without the first line
 
 
-def test_what_is_missing_is_told(sweep):
-    cell = sweep.cell("c", "copy")
-    assert (cell.mean, cell.half, cell.runs) == (0.25, None, 1)
-    assert results.text(cell) == "0.250 (1 diverged) (1 unfinished)"
+def test_what_is_missing_is_told_and_survivors_make_no_mean(sweep):
+    told = {variant: results.text(sweep.cell(variant, "copy")) for variant in sweep.variants}
+    assert told == {
+        "a|b": "0.700 ± 0.497",
+        "c": "0.250 (1 unfinished) (1 stale)",
+        "d": "— (1 diverged)",
+        "e": "— (1 diverged)",
+        "f": "— (1 failed)",
+    }
     assert results.text(None) == ""
-    assert sweep.cell("d", "copy") is None
+    assert sweep.cell("nobody", "copy") is None
 
 
 def test_markdown_and_csv_say_the_same(sweep):
     text = results.markdown(sweep)
     assert "| a\\|b | 0.700 ± 0.497 |" in text
-    assert "| copy | c | 1,234 | 3e+09 | 9.0 | 1 |" in text
+    assert "| copy | c | 1,234 | 3e+09 | 7.5 | 1 |" in text
     rows = list(csv.DictReader(io.StringIO(results.table_csv(sweep))))
-    assert [float(row["mean"]) for row in rows] == pytest.approx([0.7, 0.25])
+    assert [row["mean"] for row in rows[1:]] == ["0.25", "", "", ""]
     assert math.isclose(float(rows[0]["half"]), 0.49682, rel_tol=1e-4)
     runs = list(csv.DictReader(io.StringIO(results.runs_csv(sweep))))
-    assert [run["status"] for run in runs] == ["done"] * 4 + ["diverged", "unfinished"]
+    told = "done done done done unfinished done diverged done done failed"
+    assert [run["status"] for run in runs] == told.split()
+    assert runs[-1]["error"] == "it broke"
     assert runs[0]["x.y"] == "1"
+    assert runs[0]["accuracy on copy(length=9)"] == "0.125"
     assert json.loads(json.dumps(results.tree(sweep)))["table"][0]["variant"] == "a|b"
 
 

@@ -8,8 +8,9 @@ folder of its own, named by what decides its result: finished ones are kept, hal
 failed ones are tried again, so a sweep may be stopped, extended and restarted with this command.
 --dry-run lists the runs with their parameters, FLOPs and an estimate of the time, and runs none.
 --jobs is the number of worker processes, of one core each; without it, one for each core.
---config.KEY=VALUE changes the base config. Results by other library code are neither reused nor
-lost: --stale=keep shows them as they are, --stale=again puts them aside and runs them again.
+--config.KEY=VALUE changes the base config. Results by other library code are neither reused in
+silence nor lost: --stale=keep marks them in the table, --stale=again puts them aside and runs them
+again. Workers run on CPU unless $JAX_PLATFORMS says otherwise.
 
 At the end, a table of variants × tasks; results.md, results.csv and runs.csv in the workdir.
 """
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+import jax
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -30,12 +32,13 @@ from tfm import arguments
 from tfm.names import UserError, pick
 from tfm.report import results
 from tfm.sweep import cost, plan
-from tfm.sweep.launch import Progress, launch, stale, try_out
-from tfm.sweep.plan import Job, Study
+from tfm.sweep import study as studies
+from tfm.sweep.launch import Progress, launch, try_out
+from tfm.sweep.plan import Job
 from tfm.sweep.show import Display, duration
+from tfm.sweep.study import Study
 from tfm.train.folder import Folder
-from tfm.train.identity import made_by
-from tfm.train.main import cache_compilations
+from tfm.train.identity import is_stale
 
 STALE = {"keep": "show them as they are", "again": "run them again"}
 ROWS = 40  # of a dry run's list
@@ -57,41 +60,37 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(
                 f"{text}: a study names its own configs; --config.KEY=VALUE changes them"
             )
-    workers = arguments.whole(given, "jobs", _cores())
-    retries = arguments.whole(given, "retries", 2, least=0)
-    study = plan.load(given.words[0])
+    if given.options.get("stale"):
+        pick(STALE, given.options["stale"], "--stale")
+    jax.config.update("jax_platforms", "cpu")  # to plan; workers have $JAX_PLATFORMS
+    study = studies.load(given.words[0])
     jobs = plan.expand(study, given.config)
     workdir = given.options.get("workdir", os.path.join("runs", study.name))
-    old = stale(jobs, workdir, made_by())
-    if "stale" in given.options:
-        pick(STALE, given.options["stale"], "--stale")
     if "dry-run" in given.flags:
-        dry_run(study, jobs, workdir, workers, old, "json" in given.flags)
-        return
-    if old and "stale" not in given.options:
-        raise UserError(
-            f"{len(old)} of {len(jobs)} runs in {workdir} were made by other library code, so that "
-            "they cannot be compared with new ones: --stale=again runs them again, --stale=keep "
-            "shows them as they are"
-        )
-    if old and given.options["stale"] == "again":
-        _put_aside(old, pathlib.Path(workdir))
-        old = []
-    begin = time.monotonic()
-    quiet = bool(given.flags & {"quiet", "json"})
-    try:
-        with Display(study.metric, quiet) as display:
-            done = launch(study, jobs, workdir, display, workers, retries)
-    except KeyboardInterrupt:
-        print(f"stopped; the same command goes on where {workdir} is", file=sys.stderr)
-        raise
-    found = _write(workdir)
+        dry_run(study, jobs, workdir, given)
+    else:
+        sweep(study, jobs, workdir, given)
+
+
+def sweep(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Arguments) -> None:
+    """Run what is to be run, and print the table."""
+    workers = arguments.whole(given, "jobs", _cores())
+    retries = arguments.whole(given, "retries", 2, least=0)
+    begin, quiet, folder = time.monotonic(), bool(given.flags & {"quiet", "json"}), Folder(workdir)
+    with folder.alone():
+        _treat_stale(_stale(jobs, workdir), len(jobs), folder.path, given.options.get("stale"))
+        try:
+            with Display(study.metric, quiet) as display:
+                done = launch(study, jobs, folder, display, workers, retries)
+        except KeyboardInterrupt:
+            print(f"stopped; the same command goes on where {workdir} is", file=sys.stderr)
+            raise
+        found = _write(folder)
     failed = [job for job in done if job.state == "failed"]
     if "json" in given.flags:
-        failures = {job.job.id: job.error for job in failed}
-        print(json.dumps({**results.tree(found), "failures": failures}, indent=1))
+        print(json.dumps(results.tree(found), indent=1))
     else:
-        _print(found, done, workdir, time.monotonic() - begin, old)
+        _print(found, done, workdir, time.monotonic() - begin)
     for job in failed:
         print(f"failed: {job.job.name}: {job.error}", file=sys.stderr)
     if failed:
@@ -100,23 +99,38 @@ def main(argv: Sequence[str]) -> None:
         sys.exit(1)
 
 
+def _stale(jobs: Sequence[Job], workdir: str) -> list[Job]:
+    """The jobs whose folders other code has begun or finished."""
+    paths = [(job, pathlib.Path(workdir) / job.id) for job in jobs]
+    begun = [(job, path) for job, path in paths if path.is_dir()]
+    return [job for job, path in begun if is_stale(Folder(path).read("profile.json"))]
+
+
+def _treat_stale(
+    old: Sequence[Job], all_jobs: int, folder: pathlib.Path, choice: str | None
+) -> None:
+    """Put aside what other code has made, or only what it has left half done; delete nothing."""
+    if old and choice is None:
+        raise UserError(
+            f"{len(old)} of {all_jobs} runs in {folder} were made by other library code, so that "
+            "they cannot be compared with new ones: --stale=again runs them again, --stale=keep "
+            "shows them as they are"
+        )
+    aside = folder / "stale"
+    for job in old:
+        if choice == "again" or not (folder / job.id / "summary.json").exists():
+            aside.mkdir(exist_ok=True)
+            free = (aside / f"{job.id}.{n}" for n in itertools.count())
+            (folder / job.id).rename(next(path for path in free if not path.exists()))
+
+
 def _cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _put_aside(jobs: Sequence[Job], workdir: pathlib.Path) -> None:
-    """Move what other code has made out of the way; nothing is deleted."""
-    with Folder(workdir).alone():
-        aside = workdir / "stale"
-        aside.mkdir(exist_ok=True)
-        for job in jobs:
-            free = (aside / f"{job.id}.{n}" for n in itertools.count())
-            (workdir / job.id).rename(next(path for path in free if not path.exists()))
-
-
-def _write(workdir: str) -> results.Results:
-    found, folder = results.read(workdir), Folder(workdir)
+def _write(folder: Folder) -> results.Results:
+    found = results.read(str(folder.path))
     folder.write_text("results.md", results.markdown(found))
     folder.write_text("results.csv", results.table_csv(found))
     folder.write_text("runs.csv", results.runs_csv(found))
@@ -137,13 +151,7 @@ def _table(*columns: str, numbers: int) -> Table:
     return out
 
 
-def _print(
-    found: results.Results,
-    done: Sequence[Progress],
-    workdir: str,
-    seconds: float,
-    old: Sequence[Job],
-) -> None:
+def _print(found: results.Results, done: Sequence[Progress], workdir: str, seconds: float) -> None:
     console, tasks = _console(), found.tasks
     console.print(f"{found.study}: {found.question.splitlines()[0]}\n")
     main = _table(f"{found.metric}, 95 % intervals", *tasks, numbers=len(tasks))
@@ -160,18 +168,16 @@ def _print(
     kept = sum(job.kept for job in done)
     ran = f"{len(done) - kept} runs in {duration(seconds)}" + f", {kept} from before" * (kept > 0)
     console.print(f"{ran}; {workdir}/results.md, results.csv, runs.csv")
-    if old:
-        console.print(f"{len(old)} runs are stale: other library code made them")
 
 
-def dry_run(
-    study: Study, jobs: Sequence[Job], workdir: str, workers: int, old: Sequence[Job], as_json: bool
-) -> None:
+def dry_run(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Arguments) -> None:
     """What would be run, and what it would cost."""
-    cache_compilations()
+    workers, choice = arguments.whole(given, "jobs", _cores()), given.options.get("stale")
+    old = {job.id for job in _stale(jobs, workdir)}
     each = cost.costs(jobs)
     ended = {
-        job.id: (pathlib.Path(workdir) / job.id / "summary.json").is_file() and job not in old
+        job.id: (pathlib.Path(workdir) / job.id / "summary.json").is_file()
+        and (job.id not in old or choice == "keep")
         for job in jobs
     }
     left = [(job, one) for job, one in zip(jobs, each, strict=True) if not ended[job.id]]
@@ -180,9 +186,9 @@ def dry_run(
         todo, dear = zip(*left, strict=True)
         tried = cost.cheapest(todo, dear)
         if tried is not None:
-            pace = try_out(study, tried)
+            pace = try_out(tried)
             guess = cost.seconds(todo, dear, pace, workers, _cores())
-    if as_json:
+    if "json" in given.flags:
         rows = [
             {"id": job.id, "variant": job.variant, "task": job.task, "seed": job.run.seed,
              "point": job.point, "parameters": one.parameters, "flops": one.flops,
@@ -210,3 +216,5 @@ def dry_run(
         )
     else:
         console.print("; no step was tried, so no time is guessed" if left else "")
+    if old and choice is None:
+        console.print(f"{len(old)} runs are stale: choose --stale=keep or --stale=again")

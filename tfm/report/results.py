@@ -13,6 +13,7 @@ from scipy import stats
 
 from tfm.names import UserError
 from tfm.train.folder import Folder
+from tfm.train.identity import is_stale
 
 LEVEL = 0.95
 
@@ -26,22 +27,27 @@ class Run:
     task: str
     seed: int
     point: Mapping[str, Any]
-    status: str  # done, diverged, or unfinished
+    status: str  # done, diverged, failed or unfinished
+    error: str = ""  # of one that failed
+    stale: bool = False  # other library code made it
     parameters: int | None = None
     flops: int | None = None
     seconds: float | None = None  # of training, without compilation
-    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # on validation data
+    metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # validation
+    tests: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A variant on a task."""
+    """A variant on a task. There is no mean of survivors: if a seed diverged, there is none."""
 
     mean: float | None
     half: float | None  # of the interval; None with fewer than two runs
     runs: int  # that count
     diverged: int
+    failed: int
     unfinished: int
+    stale: int
     parameters: int | None
     flops: int | None
     seconds: float | None  # the median
@@ -79,42 +85,53 @@ def read(workdir: str) -> Results:
 
 
 def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
-    summary = Folder(path).read("summary.json") if path.is_dir() else None
+    if not path.is_dir():
+        return Run(**known, status="unfinished")
+    folder = Folder(path)
+    summary, failure = folder.read("summary.json"), folder.read("failure.json")
+    if summary is None and failure is not None:
+        return Run(**known, status="failed", error=failure["error"])
     if summary is None:
         return Run(**known, status="unfinished")
     return Run(
         **known,
         status=summary["status"],
+        stale=is_stale(folder.read("profile.json")),
         parameters=summary["parameters"],
         flops=summary["flops"],
-        seconds=_seconds(Folder(path).logged(), summary["steps"]),
+        seconds=_seconds(folder.logged(), summary["steps"]),
         metrics={k: v for k, v in (summary["valid"] or {}).items() if k != "step"},
+        tests=summary["tests"],
     )
 
 
 def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
-    """Of all steps, at the median pace of the log's lines: compilation and evaluation fall out."""
+    """Of all steps, at the median pace of the log's lines but the first, which has compilation."""
     lines = [line for line in lines if line["split"] == "train"]
     ends = [0, *(line["step"] for line in lines)]
     paces = [
         line["seconds"] / (end - begin)
         for line, begin, end in zip(lines, ends[:-1], ends[1:], strict=True)
     ]
-    return statistics.median(paces) * steps if paces else None
+    return statistics.median(paces[1:]) * steps if len(paces) > 1 else None
 
 
 def _cell(runs: Sequence[Run], metric: str) -> Cell:
     done = [run for run in runs if run.status == "done"]
-    values = [run.metrics[metric] for run in done if metric in run.metrics]
-    mean, half = interval(values)
+    values = [run.metrics.get(metric) for run in done]
+    finite = [value for value in values if value is not None]
+    diverged = sum(run.status == "diverged" for run in runs) + len(values) - len(finite)
+    mean, half = (None, None) if diverged else interval(finite)
     timed = [run.seconds for run in done if run.seconds is not None]
-    ended = [run for run in runs if run.status != "unfinished"]
+    ended = [run for run in runs if run.parameters is not None]
     return Cell(
         mean,
         half,
-        len(values),
-        sum(run.status == "diverged" for run in runs),
+        len(finite),
+        diverged,
+        sum(run.status == "failed" for run in runs),
         sum(run.status == "unfinished" for run in runs),
+        sum(run.stale for run in runs),
         ended[0].parameters if ended else None,
         ended[0].flops if ended else None,
         statistics.median(timed) if timed else None,
@@ -165,7 +182,8 @@ def text(cell: Cell | None) -> str:
     out = "—" if cell.mean is None else f"{cell.mean:.3f}"
     if cell.half is not None:
         out += f" ± {cell.half:.3f}"
-    for number, what in ((cell.diverged, "diverged"), (cell.unfinished, "unfinished")):
+    for what in ("diverged", "failed", "unfinished", "stale"):
+        number = getattr(cell, what)
         if number:
             out += f" ({number} {what})"
     return out
@@ -200,13 +218,15 @@ def table_csv(results: Results) -> str:
 def runs_csv(results: Results) -> str:
     """A line for each run: its settings, and all that was measured of it."""
     keys = list(dict.fromkeys(key for run in results.runs for key in run.point))
-    metrics = list(dict.fromkeys(name for run in results.runs for name in run.metrics))
-    own = ["id", "variant", "task", "seed", "status", "parameters", "flops", "seconds"]
-    rows = [
-        {name: getattr(run, name) for name in own} | {**run.point} | {**run.metrics}
-        for run in results.runs
-    ]
-    return _csv(list(dict.fromkeys([*own, *keys, *metrics])), rows)
+    own = ["id", "variant", "task", "seed", "status", "error", "stale", "parameters", "flops",
+           "seconds"]  # fmt: skip
+    rows = []
+    for run in results.runs:
+        tests = {f"{name} on {task}": x for task, m in run.tests.items() for name, x in m.items()}
+        measured = {**run.metrics, **tests}
+        rows.append({name: getattr(run, name) for name in own} | {**run.point} | measured)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return _csv(list(dict.fromkeys([*own, *keys, *names])), rows)
 
 
 def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

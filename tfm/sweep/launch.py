@@ -14,13 +14,14 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Protocol
 
 from tfm.names import UserError
 from tfm.sweep.cost import Speed
-from tfm.sweep.plan import Job, Study
+from tfm.sweep.plan import Job
+from tfm.sweep.study import Study
 from tfm.sweep.worker import work
 from tfm.train.folder import NO_ROOM, Folder
 
@@ -56,22 +57,20 @@ class Watcher(Protocol):
 def launch(
     study: Study,
     jobs: Sequence[Job],
-    workdir: str,
+    folder: Folder,
     watcher: Watcher,
     workers: int,
     retries: int = 2,
 ) -> list[Progress]:
-    """Run what is not yet done; what has become of each job, in order."""
-    folder = Folder(workdir)
-    with folder.alone():
-        folder.write("sweep.json", describe(study, jobs))
-        progress = [_before(job, folder.path) for job in jobs]
-        left = sum(p.state == "waiting" for p in progress)
-        if left:
-            with _stop_on_sigterm(), _Pool(study, folder.path, min(workers, left)) as pool:
-                _serve(pool, progress, watcher, retries)
-        watcher.show(progress)
-        return progress
+    """Run what is not yet done; what has become of each job, in order. The folder is ours alone."""
+    folder.write("sweep.json", describe(study, jobs))
+    progress = [_before(job, folder.path) for job in jobs]
+    left = sum(p.state == "waiting" for p in progress)
+    if left:
+        with _stop_on_sigterm(), _Pool(folder.path, min(workers, left)) as pool:
+            _serve(pool, progress, watcher, retries)
+    watcher.show(progress)
+    return progress
 
 
 def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -97,6 +96,7 @@ def _before(job: Job, folder: pathlib.Path) -> Progress:
     """What is known of a job before it is launched."""
     found = Progress(job)
     if (folder / job.id).is_dir():
+        (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
         found.summary = Folder(folder / job.id).read("summary.json")
         found.kept = found.summary is not None
         found.state = "done" if found.kept else "waiting"
@@ -106,10 +106,11 @@ def _before(job: Job, folder: pathlib.Path) -> Progress:
 class _Pool:
     """Worker processes, each with a core of its own while there are enough."""
 
-    def __init__(self, study: Study, folder: pathlib.Path, size: int):
-        self.study, self.folder = study, folder
+    def __init__(self, folder: pathlib.Path, size: int):
+        self.folder = folder
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker | None] = [None] * size
+        self.stillborn = 0  # workers in a row that died before they were ready
         affinity = getattr(os, "sched_getaffinity", None)
         self.cores = sorted(affinity(0)) if affinity else []
 
@@ -123,9 +124,8 @@ class _Pool:
         for worker in alive:
             if worker.progress is None:
                 worker.pipe.close()
-            elif worker.process.pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.process.pid, signal.SIGTERM)
+            else:
+                worker.process.terminate()
         until = time.monotonic() + GRACE
         try:
             for worker in alive:
@@ -135,66 +135,73 @@ class _Pool:
                 worker.process.kill()
                 worker.process.join()
 
+    def log(self, number: int) -> pathlib.Path:
+        return self.folder / "workers" / f"{number}.log"
+
     def worker(self, number: int) -> "_Worker":
         found = self.workers[number]
         if found is None:
             ours, theirs = self.context.Pipe()
             core = self.cores[number % len(self.cores)] if self.cores else None
-            log = str(self.folder / "workers" / f"{number}.log")
+            log = str(self.log(number))
             process = self.context.Process(target=work, args=(theirs, log, core), daemon=True)
             process.start()
             theirs.close()
             found = self.workers[number] = _Worker(process, ours)
         return found
 
+    def send(self, number: int, job: Job, **what: Any) -> None:
+        order = {"id": job.id, "run": job.run, "files": job.files, **what}
+        with contextlib.suppress(OSError):  # a worker that has died is found by its pipe
+            self.worker(number).pipe.send(order)
+
     def give(self, number: int, progress: Progress) -> None:
         worker, job = self.worker(number), progress.job
         worker.progress, worker.compiled = progress, job.compiles
         progress.state, progress.line = "running", {}
-        with contextlib.suppress(BrokenPipeError):  # a worker that died is found by its pipe
-            worker.pipe.send(
-                order("train", self.study, job) | {"workdir": str(self.folder / job.id)}
-            )
+        self.send(number, job, do="train", workdir=str(self.folder / job.id))
 
-    def events(self, timeout: float) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        """What workers say, with their numbers; None: one has died."""
+    def events(self, timeout: float) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What workers say, with their numbers; the last word of one that dies is its death."""
         pipes: dict[Any, int] = {w.pipe: i for i, w in enumerate(self.workers) if w is not None}
         for ready in connection.wait(list(pipes), timeout):
             number = pipes[ready]
             worker = self.workers[number]
             assert worker is not None
             try:
-                yield number, worker.pipe.recv()
-            except (EOFError, ConnectionResetError):
+                event = worker.pipe.recv()
+            except (EOFError, OSError):
+                worker.process.join(GRACE)
+                worker.process.kill()
                 worker.process.join()
-                yield number, None
+                self._count_death(number, worker)
+                event = {"kind": "died", "error": _death(worker.process.exitcode)}
+            if event["kind"] == "ready":
+                worker.ready, self.stillborn = True, 0
+                continue
+            yield number, event
+            if event["kind"] in ("died", "stopped"):
                 self.workers[number] = None
 
-
-def order(what: str, study: Study, job: Job) -> dict[str, Any]:
-    """What a worker is told."""
-    return {
-        "do": what,
-        "study": str(study.path),
-        "base": job.base,
-        "id": job.id,
-        "run": job.run,
-    }
+    def _count_death(self, number: int, worker: "_Worker") -> None:
+        """Raise if one worker after another dies at birth: no job is to blame for that."""
+        self.stillborn += not worker.ready
+        if self.stillborn > len(self.workers) + 1:
+            log = self.log(number)
+            told = log.read_text().split("\n") if log.exists() else []
+            last = next(filter(None, reversed(told)), _death(worker.process.exitcode))
+            raise UserError(f"workers cannot start: {last} (see {log})")
 
 
-def try_out(study: Study, job: Job) -> Speed:
+def try_out(job: Job) -> Speed:
     """How fast a worker would be at a job."""
-    with tempfile.TemporaryDirectory() as folder, _Pool(study, pathlib.Path(folder), 1) as pool:
-        worker = pool.worker(0)
-        worker.pipe.send(order("time", study, job))
-        try:
-            answer = worker.pipe.recv()
-        except EOFError:
-            worker.process.join()
-            answer = {"error": _death(worker.process.exitcode)}
-    if "speed" not in answer:
-        raise UserError(f"{job.name}: a step was tried, but {answer['error']}")
-    return answer["speed"]
+    with tempfile.TemporaryDirectory() as folder, _Pool(pathlib.Path(folder), 1) as pool:
+        pool.send(0, job, do="time")
+        while True:
+            for _, event in pool.events(timeout=1.0):
+                if "speed" in event:
+                    return event["speed"]
+                raise UserError(f"{job.name}: a step was tried, but {event['error']}")
 
 
 @dataclasses.dataclass
@@ -203,6 +210,7 @@ class _Worker:
     pipe: connection.Connection
     progress: Progress | None = None
     compiled: Any = None
+    ready: bool = False
 
 
 def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int) -> None:
@@ -222,22 +230,22 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
             job = worker.progress
             if job is None:  # it died between two jobs
                 continue
-            if event is not None and event["kind"] == "line":
+            if event["kind"] == "line":
                 job.line = event["line"]
                 if job.line["step"] > job.furthest:
                     job.furthest, job.failures = job.line["step"], 0
                 continue
             worker.progress, running = None, running - 1
-            if event is not None and event["kind"] == "done":
-                job.state, job.summary = "done", event["summary"]
+            if event["kind"] == "done":
+                job.state, job.summary, job.error = "done", event["summary"], ""
                 continue
-            final = event is not None and event.get("final", False)
-            job.error = event["error"] if event else _death(worker.process.exitcode)
+            job.error = event["error"]
             if any(text in job.error for text in NO_ROOM):
                 raise UserError(f"{job.error}: make room, and the same command goes on")
             job.failures += 1
-            if final or job.failures > retries:
+            if event.get("final") or job.failures > retries:
                 job.state = "failed"
+                Folder(pool.folder / job.job.id).write("failure.json", {"error": job.error})
             else:
                 job.state = "waiting"
                 queue.insert(0, job)
@@ -276,14 +284,3 @@ def _stop_on_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def stale(jobs: Sequence[Job], workdir: str, made_by: Mapping[str, str]) -> list[Job]:
-    """The jobs whose folders other code has begun or finished."""
-    found = []
-    for job in jobs:
-        path = pathlib.Path(workdir) / job.id
-        held = (Folder(path).read("profile.json") if path.is_dir() else None) or {"profiles": []}
-        if any(profile["made_by"] != made_by for profile in held["profiles"]):
-            found.append(job)
-    return found

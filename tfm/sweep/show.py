@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tfm.sweep.launch import Progress
-from tfm.sweep.plan import METRICS
+from tfm.sweep.study import METRICS
 
 EVERY = 30.0  # seconds between lines where there is no terminal
+LIVE = 0.25  # and between two pictures where there is one
 
 
 class Display:
@@ -41,11 +42,13 @@ class Display:
             return
         if self.first is None:
             self.first = sum(job.share for job in jobs)
-        if self.live is not None:
-            self.live.update(self._table(jobs), refresh=True)
-        elif time.monotonic() > self.last + EVERY:
-            self.last = time.monotonic()
+        if time.monotonic() < self.last + (EVERY if self.live is None else LIVE):
+            return
+        self.last = time.monotonic()
+        if self.live is None:
             self.console.print(self._line(jobs))
+        else:
+            self.live.update(self._table(jobs), refresh=True)
 
     def _line(self, jobs: Sequence[Progress]) -> str:
         count = {
@@ -78,15 +81,22 @@ class Display:
 
 
 def leaders(jobs: Sequence[Progress], metric: str) -> dict[str, tuple[str, float]]:
-    """For each task the variant whose mean is the best, of the runs that are done."""
-    values: dict[tuple[str, str], list[float]] = {}
+    """For each task the variant whose mean is the best, of the runs that are done.
+
+    A variant that has diverged with some seed does not lead.
+    """
+    values: dict[tuple[str, str], list[float | None]] = {}
     for job in jobs:
-        found = (job.summary or {}).get("valid") or {}
-        if metric in found:
-            values.setdefault((job.job.task, job.job.variant), []).append(found[metric])
+        if job.summary is not None:
+            found = (job.summary["valid"] or {}).get(metric)
+            place = job.job.task, job.job.variant
+            values.setdefault(place, []).append(found if job.summary["status"] == "done" else None)
     best: dict[str, tuple[str, float]] = {}
     sign = 1 if METRICS[metric] == "high" else -1
-    for (task, variant), numbers in values.items():
+    for (task, variant), found in values.items():
+        numbers = [number for number in found if number is not None]
+        if len(numbers) < len(found):
+            continue
         mean = sum(numbers) / len(numbers)
         if task not in best or sign * mean > sign * best[task][1]:
             best[task] = variant, mean

@@ -129,6 +129,11 @@ def _space(part: Part, where: str) -> Space:
     return Space(lambda _: (dict(point) for point in held))
 
 
+def within(key: str, group: str) -> bool:
+    """Whether a dotted key is another, or stands below it."""
+    return key == group or key.startswith(f"{group}.")
+
+
 def _check_apart(where: str, one: Point, other: Point) -> None:
     both = sorted(one.keys() & other.keys())
     if both:

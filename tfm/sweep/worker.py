@@ -5,6 +5,7 @@ gone, however it went, the worker goes too: a run survives that at any moment.
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import signal
@@ -21,6 +22,7 @@ PATIENCE = 60.0  # seconds, for the worker of an earlier launcher to leave a run
 def work(pipe: connection.Connection, log: str, core: int | None) -> None:
     """Serve orders until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # several workers would fight for a GPU
     if core is not None:
         os.sched_setaffinity(0, {core})  # before JAX counts the cores
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -31,16 +33,19 @@ def work(pipe: connection.Connection, log: str, core: int | None) -> None:
     from tfm.train.main import cache_compilations
 
     cache_compilations()
+    pipe.send({"kind": "ready"})
     while True:
         try:
             order = pipe.recv()
         except EOFError:
             return
-        pipe.send(_answer(pipe, order))
+        answer = _answer(pipe, order)
+        pipe.send(answer)
+        if answer["kind"] == "stopped":
+            return
 
 
 def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
-    from tfm import config as configs
     from tfm.names import UserError
     from tfm.sweep import cost
     from tfm.train import loop
@@ -53,8 +58,8 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
             _log(f"{order['workdir']}: {text}")
 
     try:
-        configs.run_file(pathlib.Path(order["study"]))  # for its tables
-        configs.load(order["base"])
+        for file in order["files"]:
+            _run_once(file)
         if order["do"] == "time":
             return {"kind": "done", "speed": cost.speed(order["run"])}
         summary = loop.train(order["run"], order["workdir"], Watcher(), PATIENCE, order["id"])
@@ -65,6 +70,14 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
         _log(traceback.format_exc())
         text = str(e) if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
         return {"kind": "failed", "error": text, "final": isinstance(e, UserError)}
+
+
+@functools.cache
+def _run_once(file: str) -> None:
+    """Run a file for its tables."""
+    from tfm.config import run_file
+
+    run_file(pathlib.Path(file))
 
 
 def _log(text: str) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 import pathlib
 import time
@@ -30,8 +31,17 @@ def room(path: str) -> Iterator[None]:
         raise UserError(f"cannot write to {path}: {why}; what was saved is kept") from e
 
 
+def finite(tree: Any) -> Any:
+    """The tree with null for what JSON has no number for."""
+    if isinstance(tree, Mapping):
+        return {key: finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
 class Folder:
-    """The files of one run."""
+    """The files of a run, or of a sweep."""
 
     def __init__(self, path: str | pathlib.Path):
         self.path = pathlib.Path(path)
@@ -59,7 +69,7 @@ class Folder:
             yield
 
     def write(self, name: str, tree: Mapping[str, Any]) -> None:
-        self.write_text(name, json.dumps(tree, indent=1, sort_keys=True) + "\n")
+        self.write_text(name, json.dumps(finite(tree), indent=1, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.{os.getpid()}"
@@ -82,7 +92,7 @@ class Folder:
     def log(self, line: Mapping[str, Any]) -> None:
         try:
             with self._open("metrics.jsonl", "a") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(finite(line)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as e:

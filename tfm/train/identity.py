@@ -15,11 +15,24 @@ from typing import Any
 import jax
 
 import tfm
-from tfm.config import brought
+from tfm import origin
+from tfm.config import Entry, brought
 from tfm.train.spec import RunSpec
 
 NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no number
 DECIDES = ("names.py", "ops", "data", "layers", "models", "objectives", "evaluate", "train")
+ONLY_TELLS = ("train/board.py", "train/folder.py", "train/identity.py", "train/main.py")
+READ_BY = {  # the fields that name entries of a table
+    "score": "SCORES",
+    "mask": "MASKS",
+    "decoder_mask": "MASKS",
+    "normalizer": "NORMALIZERS",
+    "scheme": "POSITIONS",
+    "decoder_scheme": "POSITIONS",
+    "join": "JOINS",
+    "task": "TASKS",
+    "tests": "TASKS",
+}
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -36,24 +49,29 @@ def identity(run: RunSpec, fingerprints: Sequence[str]) -> str:
         "optimizer": different(run.optimizer),
         "train": {k: v for k, v in different(run.train).items() if k not in NO_RESULT},
     }
-    own = {name: source for name, (_, source) in entries(run).items()}
+    own = {name: entry.digest for name, entry in entries(run).items()}
     return _digest(settings | ({"entries": own} if own else {}))
 
 
-def entries(run: RunSpec) -> dict[str, tuple[str, str]]:
-    """What the run uses of users' own tables: the file of each entry, and a hash of its source."""
-    return brought(_texts(dataclasses.asdict(run)))
+def entries(run: RunSpec) -> dict[str, Entry]:
+    """What the run uses of users' own tables."""
+    named: dict[str, list[str]] = {table: [] for table in READ_BY.values()}
+    for field, text in _texts(dataclasses.asdict(run)):
+        if field in READ_BY:
+            named[READ_BY[field]].append(text)
+    return brought(named)
 
 
-def _texts(tree: Any) -> Iterator[str]:
+def _texts(tree: Any, field: str = "") -> Iterator[tuple[str, str]]:
+    """Every text of a run, with the name of its field."""
     if isinstance(tree, str):
-        yield tree
+        yield field, tree
     elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from _texts(value)
+        for name, value in tree.items():
+            yield from _texts(value, name)
     elif isinstance(tree, tuple | list):
         for value in tree:
-            yield from _texts(value)
+            yield from _texts(value, field)
 
 
 def different(spec: Any) -> dict[str, Any]:
@@ -85,10 +103,18 @@ def _digest(tree: Any) -> str:
 def made_by() -> dict[str, str]:
     """The code that makes results: what of the library decides them, and what that stands on."""
     root = pathlib.Path(tfm.__file__).parent
-    files = [path for name in DECIDES for path in sorted((root / name).rglob("*.py"))]
-    files += [root / name for name in DECIDES if name.endswith(".py")]
-    text = {path.relative_to(root).as_posix(): path.read_text() for path in files}
-    return {"tfm": _digest(text), **{name: metadata.version(name) for name in PACKAGES}}
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    code = {
+        name: origin.source(path)
+        for name, path in sorted(files.items())
+        if name.partition("/")[0] in DECIDES and name not in ONLY_TELLS
+    }
+    return {"tfm": _digest(code), **{name: metadata.version(name) for name in PACKAGES}}
+
+
+def is_stale(profiles: Mapping[str, Any] | None) -> bool:
+    """Whether other code had a part in a run, of whose profile.json this is the content."""
+    return any(one["made_by"] != made_by() for one in (profiles or {}).get("profiles", ()))
 
 
 def profile() -> dict[str, Any]:

@@ -5,12 +5,15 @@ happened: batches are functions of (seed, step), what is counted between two lin
 part of the state, and lines that a checkpoint does not cover are written again.
 """
 
+import contextlib
 import dataclasses
 import functools
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import jax
@@ -27,7 +30,7 @@ from tfm.objectives.tokens import inputs_of
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.checkpoint import Checkpoints
-from tfm.train.folder import Folder, room
+from tfm.train.folder import Folder, finite, room
 from tfm.train.identity import entries, identity, profile
 from tfm.train.optimizer import OptimizerSpec
 from tfm.train.schedule import SCHEDULES
@@ -75,22 +78,23 @@ def train(
         if summary is not None:
             watcher.message(f"{workdir}: finished before")
             return summary
-        folder.write("config.json", {"id": name, "entries": entries(run), **_plain(run)})
+        folder.write("config.json", {"id": name, "entries": entries(run), **asdict(run)})
         _record_profile(folder, watcher)
         with _Interrupts() as stop, room(workdir):
-            return _Training(run, folder, data, watcher, stop).run()
+            return _Training(run, name, folder, data, watcher, stop).run()
 
 
 class _Training:
     def __init__(
         self,
         run: RunSpec,
+        name: str,
         folder: Folder,
         data: Mapping[str, Source],
         watcher: Watcher,
         stop: "_Interrupts",
     ):
-        self.spec, self.folder, self.data = run, folder, data
+        self.spec, self.name, self.folder, self.data = run, name, folder, data
         self.watcher, self.stop = watcher, stop
         self.start, self.go, self.look = compiled(run)
         self.numbers = steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
@@ -100,6 +104,14 @@ class _Training:
         self.share = _schedule(run.optimizer.schedule, run.train.steps)
 
     def run(self) -> dict[str, Any]:
+        try:
+            return self._run()
+        except BaseException:
+            with contextlib.suppress(Exception):  # what it was is already on its way
+                self.checkpoints.close()  # before the folder is left to others
+            raise
+
+    def _run(self) -> dict[str, Any]:
         train = self.spec.train
         eval_every = train.eval_every or train.steps
         save_every = train.save_every or eval_every
@@ -180,14 +192,14 @@ class _Training:
         self.checkpoints.wait()
         lines = [line for line in self.folder.logged() if line["split"] == "valid"]
         summary = {
-            "id": digest_of(self.folder),
+            "id": self.name,
             "status": status,
             "steps": int(state["step"]),
             "skipped": int(state["skipped"]),
             "parameters": sum(x.size for x in jax.tree.leaves(state["params"])),
             "flops": train_flops(self.spec, self._batch(0)),
             "valid": _without(lines[-1]) if lines else None,
-            "best": _without(min(lines, key=lambda line: line["loss"])) if lines else None,
+            "best": _without(min(lines, key=_loss)) if lines else None,
             "tests": {
                 name: self._measure(state, source)
                 for name, source in self.data.items()
@@ -198,7 +210,7 @@ class _Training:
             summary["diverged_at"] = int(state["diverged"])
         self.checkpoints.close()
         self.folder.write("summary.json", summary)
-        return summary
+        return finite(summary)
 
 
 def _record_profile(folder: Folder, watcher: Watcher) -> None:
@@ -211,10 +223,6 @@ def _record_profile(folder: Folder, watcher: Watcher) -> None:
         folder.write("profile.json", {"profiles": [*before, now]})
 
 
-def digest_of(folder: Folder) -> str:
-    return (folder.read("config.json") or {})["id"]
-
-
 def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
     """What a model reads of a batch, padding too: that is computed as well."""
     return sum(x.size for name, x in inputs_of(batch).items() if x.dtype.kind in "iu")
@@ -225,13 +233,13 @@ def variables(state: steps.State) -> dict[str, Any]:
     return {"params": state.get("ema", state["params"]), **state["rest"]}
 
 
+def _loss(line: Mapping[str, Any]) -> float:
+    """For the choice of the best; what is not a number comes last."""
+    return math.inf if line["loss"] is None else line["loss"]
+
+
 def _without(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in ("split", "seconds")}
-
-
-def _plain(run: RunSpec) -> dict[str, Any]:
-    """As a config that describes the same run again."""
-    return dataclasses.asdict(run)
 
 
 def train_flops(run: RunSpec, batch: Mapping[str, Any]) -> int:
@@ -256,7 +264,7 @@ def structure(run: RunSpec) -> tuple[Any, OptimizerSpec, steps.StepSpec]:
     """What is compiled: the run without its numbers."""
     model: Any = run.model
     if hasattr(model, "dropout"):
-        places = {k: _on(v) for k, v in dataclasses.asdict(model.dropout).items()}
+        places = {k: _on(v) for k, v in asdict(model.dropout).items()}
         model = dataclasses.replace(model, dropout=DropoutSpec(**places))
     opt = dataclasses.replace(
         run.optimizer,

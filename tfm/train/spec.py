@@ -74,8 +74,6 @@ def read(config: ConfigDict) -> RunSpec:
         if key not in config:
             raise UserError(f"missing key {key!r}: a run needs {', '.join(known)}")
     seed, objective = config.get("seed", 0), config["objective"]
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise UserError(f"seed={seed!r} must be a whole number from 0 to 2³² − 1")
     if not isinstance(objective, str):
         raise UserError(f"objective must be a name, not {objective!r}")
     parts: dict[str, Any] = {}
@@ -110,6 +108,8 @@ def fill(config: ConfigDict) -> ConfigDict:
 
 def check(run: RunSpec) -> None:
     """Raise what can be known without data or compilation."""
+    if type(run.seed) is not int or not 0 <= run.seed < 2**32:
+        raise UserError(f"seed={run.seed!r} must be a whole number from 0 to 2³² − 1")
     families = pick(OBJECTIVES, run.objective, "objective")
     if run.model.family not in families:
         fits = [name for name, others in OBJECTIVES.items() if run.model.family in others]
@@ -140,6 +140,8 @@ def check(run: RunSpec) -> None:
     for key, value in least.items():
         if value is not None and value < 1:
             raise UserError(f"{key}={value} must be at least 1")
+    if len(set(data.tests)) < len(data.tests):
+        raise UserError(f"data.tests={data.tests} names a task twice")
     if data.batch % train.accumulate:
         raise UserError(f"train.accumulate={train.accumulate} must divide data.batch={data.batch}")
     for key, rate in {"ema": train.ema, "label_smoothing": train.label_smoothing}.items():
@@ -164,9 +166,13 @@ def sources(run: RunSpec, peek: bool = False) -> dict[str, Source]:
             has = run.model.vocab if has is None else has
             if has < needed:
                 raise UserError(f"model.{key}={has}: the task ({name}) needs at least {needed}")
-    module = build.model(run.model)
+    module, seen = build.model(run.model), set[str]()
     for name, source in found.items():
         one = inputs_of(next(in_order(source, 1)))
+        shapes = str({key: x.shape for key, x in one.items()})
+        if shapes in seen:
+            continue
+        seen.add(shapes)
         try:  # what cannot be shows in the shapes, before the first step
             jax.eval_shape(lambda inputs: module.init(jax.random.key(0), **inputs), one)
         except UserError as e:

@@ -1,0 +1,70 @@
+"""How the points of a study are called in its table: variants in rows, tasks in columns."""
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from tfm.names import UserError, suggest
+from tfm.sweep.space import Point
+from tfm.sweep.study import Study
+
+
+def label_keys(study: Study, points: Sequence[Point]) -> tuple[dict[str, str], dict[str, str]]:
+    """The keys that name a variant, and those that name a task, with a short name for each."""
+    keys = list(dict.fromkeys(key for point in points for key in point))
+    for name, chosen in {"VARIANT": study.variant, "TASK": study.task}.items():
+        for key in chosen or ():
+            if key not in keys:
+                raise UserError(f"{study.path}: {name} names {key!r}{suggest(key, keys)}")
+    vary = [key for key in keys if len({repr(point.get(key, ...)) for point in points}) > 1]
+    task, variant = study.task, study.variant
+    if task is None:
+        task = tuple(k for k in ("config", "data.task") if k in vary and k not in (variant or ()))
+    if variant is None:
+        variant = tuple(key for key in vary if key != "seed" and key not in task)
+    return _short_names(variant), _short_names(task)
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """The shortest ends of dotted keys that tell them apart; none where there is but one key."""
+    if len(keys) == 1:
+        return {keys[0]: ""}
+    names = {}
+    for key in keys:
+        parts = key.split(".")
+        ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
+        names[key] = next(
+            end for end in ends if not any(_ends(k, end) for k in keys if k != key) or end == key
+        )
+    return names | {key: "" for key in keys if key == "config"}
+
+
+def _ends(key: str, end: str) -> bool:
+    return key == end or key.endswith(f".{end}")
+
+
+def config_names(configs: Iterable[str]) -> dict[str, str]:
+    """For each config the shortest of its argument, file:argument and path that is its own."""
+    names: dict[str, str] = {}
+    known = set(configs)
+    forms = [_argument, lambda where: where.rpartition("/")[2], lambda where: where]
+    for where in known:
+        names[where] = next(
+            name
+            for form in forms
+            if (name := form(where)) not in {form(other) for other in known - {where}}
+        )
+    return names
+
+
+def _argument(where: str) -> str:
+    file, _, argument = where.partition(":")
+    return argument or pathlib.Path(file).stem
+
+
+def label(point: Point, keys: Mapping[str, str], configs: Mapping[str, str]) -> str:
+    words = []
+    for key, name in keys.items():
+        if key in point:
+            value = configs[point[key]] if key == "config" else point[key]
+            words.append(f"{name}={value}" if name else str(value))
+    return ", ".join(words)

@@ -1,0 +1,78 @@
+"""What a study is: a folder with a `study.py`.
+
+Its docstring is the question, `BASE` a config (`configs/….py:argument`, found from the study's
+folder upwards), and `sweep()` gives the points. `VARIANT` and `TASK` may name the keys that make
+the rows and the columns of the table, and `METRIC` the number that is compared. As a config file
+does, it may bring SCORES, MASKS, … of its own.
+"""
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tfm import config as configs
+from tfm.names import UserError, pick, suggest
+
+METRICS = {"loss": "low", "perplexity": "low", "bits_per_byte": "low"} | dict.fromkeys(
+    ("accuracy", "exact"), "high"
+)
+KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", *configs.TABLES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    path: pathlib.Path  # of study.py
+    question: str
+    base: str | None
+    variant: tuple[str, ...] | None  # keys
+    task: tuple[str, ...] | None
+    metric: str
+    sweep: Callable[[], Iterable[Mapping[str, Any]]]
+
+    @property
+    def name(self) -> str:
+        return self.path.parent.name if self.path.name == "study.py" else self.path.stem
+
+
+def load(where: str) -> Study:
+    """The study of a folder, or of a Python file."""
+    path = pathlib.Path(where)
+    path = path if path.suffix == ".py" else path / "study.py"
+    if not path.is_file():
+        beside = path.parent.parent
+        found = [p.parent.name for p in beside.glob("*/study.py")] if beside.is_dir() else []
+        raise UserError(f"no study {path}{suggest(path.parent.name, found) if found else ''}")
+    module = configs.run_file(path)
+    question = (module.__doc__ or "").strip()
+    if not question:
+        raise UserError(f"{path} has no docstring: write the question that it asks")
+    if not callable(getattr(module, "sweep", None)):
+        near = [name for name in vars(module) if callable(getattr(module, name))]
+        raise UserError(f"{path} defines no sweep(){suggest('sweep', near) if near else ''}")
+    for name in vars(module):
+        near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8) if name.isupper() else []
+        if near and name not in KNOWN and not hasattr(module, near[0]):
+            raise UserError(f"{path}: {name} is not read; did you mean {near[0]!r}?")
+    base, metric = getattr(module, "BASE", None), getattr(module, "METRIC", "loss")
+    if base is not None and not isinstance(base, str):
+        raise UserError(f"{path}: BASE must be the path of a config, not {base!r}")
+    if not isinstance(metric, str):
+        raise UserError(f"{path}: METRIC must be one of {', '.join(METRICS)}, not {metric!r}")
+    try:
+        pick(METRICS, metric, "METRIC")
+    except UserError as e:
+        raise UserError(f"{path}: {e}") from e
+    keys = {name: _keys(path, name, getattr(module, name, None)) for name in ("VARIANT", "TASK")}
+    return Study(
+        path.resolve(), question, base, keys["VARIANT"], keys["TASK"], metric, module.sweep
+    )
+
+
+def _keys(path: pathlib.Path, name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None or isinstance(value, str):
+        return value if value is None else (value,)
+    if isinstance(value, Sequence) and all(isinstance(key, str) for key in value):
+        return tuple(value)
+    raise UserError(f"{path}: {name} must be a key or a tuple of keys, not {value!r}")
