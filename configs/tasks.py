@@ -15,9 +15,8 @@ BOTH = {"family": "encoder_decoder", "position": {"scheme": "sinusoidal"}, "tied
 ENCODER = {"family": "encoder", "position": {"scheme": "sinusoidal"}, "heads": ("tag",), **WIDE}
 FAST = {"family": "decoder", "position": {"scheme": "rotary"}, "tied": False, **WIDE}
 SLOW = {"family": "decoder", "position": {"scheme": "rotary"}, **SMALL}
-GRU = {"family": "recurrent", "cell": "gru", "layers": 1}
-TAGGER = {**GRU, "hidden": 32}
-CLASSIFIER = {**GRU, "hidden": 128, "shape": "N:1", "classes": 10, "bidirectional": True}
+GRU = {"family": "recurrent", "cell": "gru", "hidden": 128}
+CLASSIFIER = {**GRU, "shape": "N:1", "classes": 10, "bidirectional": True}
 SETTINGS = {  # objective, task, ids, model, learning rate, batch, steps
     "copy": ("seq2seq", "copy(length=12, vocab=19)", 19, BOTH, 3e-3, 64, 1000),
     "reverse": ("seq2seq", "reverse(length=12, vocab=19)", 19, BOTH, 3e-3, 64, 1000),
@@ -25,10 +24,10 @@ SETTINGS = {  # objective, task, ids, model, learning rate, batch, steps
     "induction": ("next_token", "induction(length=32, vocab=20)", 20, FAST, 3e-3, 64, 2000),
     "recall": ("next_token", "recall(length=32, pairs=4, vocab=64)", 64, FAST, 3e-3, 64, 2000),
     "addition": ("next_token", "addition(p=31, fraction=0.8)", 40, SLOW, 2e-3, 64, 4000),
-    "dyck": ("next_token", "dyck(length=32, depth=4)", 11, SLOW, 2e-3, 64, 3500),
+    "dyck": ("next_token", "dyck(length=32, depth=4)", 11, GRU, 3e-3, 64, 3000),
     "listops": ("classify", "listops(length=10, min_length=4, depth=2, args=2)", 18, CLASSIFIER,
-                3e-3, 256, 5000),
-    "parity": ("tag", "parity(length=16, each=True)", 5, TAGGER, 3e-3, 64, 1000),
+                3e-3, 256, 7000),
+    "parity": ("tag", "parity(length=16, each=True)", 5, GRU, 3e-3, 64, 1000),
 }  # fmt: skip
 
 
@@ -56,7 +55,7 @@ def get_config(name="reverse"):
             "learning_rate": rate,
             "schedule": "cosine(warmup=100, final=0.0)",
             "weight_decay": None if model["family"] == "recurrent" else 0.1,
-            "b2": 0.98,
+            "b2": 0.999 if name == "listops" else 0.98,
         },
         "train": {"steps": steps, "eval_every": 500, "log_every": 100},
     })  # fmt: skip

@@ -53,44 +53,72 @@ def finish(process, code=0):
 def children(pid):
     """The processes that a process has started, but for multiprocessing's own."""
     found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [
-        int(p) for p in found if b"spawn_main" in pathlib.Path(f"/proc/{p}/cmdline").read_bytes()
-    ]
+    lines = {int(p): pathlib.Path(f"/proc/{p}/cmdline") for p in found}
+    return [p for p, line in lines.items() if line.exists() and b"spawn_main" in line.read_bytes()]
 
 
 def ended(workdir):
     return {path.parent.name for path in workdir.glob("*/summary.json")}
 
 
+def grow(workdir, process):
+    """Wait until some run writes to its log."""
+    sizes = lambda: {path: path.stat().st_size for path in workdir.glob("*/metrics.jsonl")}
+    before = sizes()
+    while not any(size > before.get(path, 0) for path, size in sizes().items()):
+        assert process.poll() is None, "it was over before it could be killed"
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_kills_change_nothing(tmp_path):
     """Twelve points; eight workers and four launchers are killed, and one is asked to stop."""
-    study, long = write(tmp_path), "--config.train.steps=300"
+    study = write(tmp_path)
+    long = ["--quiet", "--config.train.steps=600", "--config.train.eval_every=100",
+            "--config.train.save_every=20"]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(begin(study, whole, long, "--quiet"))
+    finish(begin(study, whole, *long))
     assert len(ended(whole)) == 12
     rng = random.Random(0)
-    endings = [signal.SIGKILL] * 4 + [signal.SIGINT]
-    kills = 0
-    for ending in endings:
-        process = begin(study, killed, long, "--quiet")
+    workers_killed = 0
+    for ending in [signal.SIGKILL] * 4 + [signal.SIGINT]:
+        process = begin(study, killed, *long)
         for _ in range(2):
-            time.sleep(rng.uniform(1.5, 5.0))
-            if process.poll() is None and (workers := children(process.pid)):
+            grow(killed, process)
+            time.sleep(rng.uniform(0, 0.5))
+            workers = children(process.pid)
+            if ending == signal.SIGKILL:
                 os.kill(rng.choice(workers), signal.SIGKILL)
-                kills += 1
-        time.sleep(rng.uniform(0.5, 4.0))
-        assert process.poll() is None, "it was over before it could be killed"
+                workers_killed += 1
+        grow(killed, process)
+        time.sleep(rng.uniform(0, 0.5))
+        workers = children(process.pid)
         process.send_signal(ending)
+        begin_of_end = time.monotonic()
         _, errors = process.communicate(timeout=60)
         if ending == signal.SIGINT:
             assert process.returncode == 130, errors
             assert "the same command goes on" in errors
-    assert kills >= 8
-    finish(begin(study, killed, long, "--quiet"))
+            assert time.monotonic() - begin_of_end < 15  # it saves, and does not wait to be killed
+        assert gone(workers)
+    assert workers_killed == 8
+    assert not ended(killed) >= ended(whole)
+    finish(begin(study, killed, *long))
     assert ended(killed) == ended(whole)
+    logs = "".join(path.read_text() for path in (killed / "workers").glob("*.log"))
+    assert logs.count("going on from step") >= 5
     for name in ended(whole):
         assert_same(killed / name, whole / name)
+
+
+def gone(pids):
+    """Whether processes have ended, within a while."""
+    alive = lambda pid: "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    for _ in range(100):
+        if not any(pathlib.Path(f"/proc/{pid}").exists() and alive(pid) for pid in pids):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 @pytest.mark.slow
@@ -105,7 +133,7 @@ def test_a_sweep_is_extended_kept_and_told(tmp_path):
     assert before == {n: (work / n / "summary.json").stat().st_mtime_ns for n in before}
     told = json.loads(out)
     assert len(told["runs"]) == 12
-    rows = list(csv.DictReader((work / "runs.csv").open()))
+    rows = list(csv.DictReader((work / "runs.csv").read_text().splitlines()))
     assert {row["id"] for row in rows} == ended(work)
     mine = [row for row in rows if row["variant"] == rows[0]["variant"]]
     values = [float(row["accuracy"]) for row in mine]
@@ -123,21 +151,27 @@ def test_a_sweep_is_extended_kept_and_told(tmp_path):
     assert "1 of 12 runs" in errors
     assert "--stale=again" in errors
     out, _ = finish(begin(study, work, "--stale=keep"))
-    assert "1 runs are stale" in out
-    finish(begin(study, work, "--stale=again", "--quiet"))
+    assert "(1 stale)" in out
+    assert "(1 stale)" in (work / "results.md").read_text()
+    (work / rows[0]["id"] / "summary.json").unlink()  # half done: not to be finished by this code
+    finish(begin(study, work, "--stale=keep", "--quiet"))
     assert len(ended(work)) == 12
-    assert len(ended(work / "stale")) == 1
+    assert not (work / "stale" / f"{rows[0]['id']}.0" / "summary.json").exists()
+    other = work / rows[1]["id"] / "profile.json"
+    other.write_text(json.dumps(held))
+    finish(begin(study, work, "--stale=again", "--quiet"))
+    assert ended(work / "stale") == {f"{rows[1]['id']}.0"}
+    assert len(ended(work)) == 12
 
 
 @pytest.mark.slow
 def test_failures_are_tried_again_and_then_told(tmp_path):
-    """A task that fails twice in one variant, one that always fails, one that cannot be."""
+    """A task that never fails, one that fails twice, one that always does."""
     text = f'''"""What fails?"""
 import pathlib
 from tfm.data.synthetic import copy
 from tfm.data.batch import Task
 BASE = "{SMALL}:decoder"
-TASK = "data.seed"
 HERE = pathlib.Path(__file__).parent
 def flaky(times: int = 0):
     task = copy(length=4, vocab=8)
@@ -153,14 +187,49 @@ TASKS = {{"flaky": flaky}}
 def sweep():
     return [{{"data.task": f"flaky(times={{times}})"}} for times in (0, 2, 99)]
 '''
-    study, work = write(tmp_path, text.replace('TASK = "data.seed"\n', "")), tmp_path / "work"
+    study, work = write(tmp_path, text), tmp_path / "work"
     out, errors = finish(begin(study, work), 1)
     assert len(ended(work)) == 2
     assert "failed: base · flaky(times=99) · seed 3: RuntimeError: try 3 went wrong" in errors
     assert "1 of 3 runs failed" in errors
-    assert "(1 unfinished)" in out
+    assert "— (1 failed)" in out
     assert (study / "tries2").read_text() == "xxx"
     assert "Traceback" in "".join(p.read_text() for p in (work / "workers").glob("*.log"))
+
+
+@pytest.mark.slow
+def test_workers_that_cannot_start_are_told(tmp_path):
+    """No job is to blame, so that none is tried again and again."""
+    study, broken = write(tmp_path), tmp_path / "broken"
+    broken.mkdir()
+    # A worker is told from its launcher by how multiprocessing starts it.
+    (broken / "sitecustomize.py").write_text(
+        "import os, sys\nif 'from multiprocessing.spawn' in ' '.join(sys.orig_argv):\n"
+        "    os._exit(3)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-m", "tfm.cli", "sweep", str(study), f"--workdir={tmp_path / 'work'}"],
+        env={**os.environ, "PYTHONPATH": str(broken)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 2
+    assert "workers cannot start: its process ended with code 3" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+@pytest.mark.slow
+def test_a_dry_run_tells_the_cost_and_runs_nothing(tmp_path):
+    study, work = write(tmp_path), tmp_path / "work"
+    out, _ = finish(begin(study, work, "--dry-run"))
+    assert "12 runs, 12 to do" in out
+    assert "about" in out
+    assert not work.exists()
+    out, _ = finish(begin(study, work, "--dry-run", "--json"))
+    told = json.loads(out)
+    assert len(told["runs"]) == 12
+    assert told["seconds"] > 0
+    assert {run["parameters"] for run in told["runs"]} == {640, 648}
 
 
 @pytest.mark.slow
@@ -172,16 +241,11 @@ def test_two_launchers_do_not_meet(tmp_path):
         assert first.poll() is None
     _, errors = finish(begin(study, work, "--quiet"), 2)
     assert "in use by another process" in errors
+    workers = children(first.pid)
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=60)
     assert first.returncode == 130
-    assert not children_left(work)
-
-
-def children_left(work):
-    time.sleep(0.5)
-    found = subprocess.run(["pgrep", "-f", str(work)], capture_output=True, text=True)
-    return found.stdout.split()
+    assert gone(workers)
 
 
 @pytest.mark.slow
