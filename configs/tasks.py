@@ -2,7 +2,21 @@
 
   tfm train --config=configs/tasks.py:reverse --workdir=runs/reverse
 
-The argument is the task.
+The argument is the task. The best is 1 for all. `tfm sweep experiments/tasks` ran each once (seed 0)
+on one core of an AMD EPYC; exact matches are of 500 validation examples, 97 for addition:
+
+  task       model             steps   exact   seconds
+  copy       encoder–decoder   1,000   1.000        23
+  reverse    encoder–decoder   1,000   1.000        23
+  sort       encoder           2,000   1.000        18
+  induction  decoder           2,000   1.000        53
+  recall     decoder           2,000   1.000        56
+  addition   decoder           4,000   1.000        14
+  dyck       GRU               3,000   1.000        46
+  listops    GRU, both ways    7,000   1.000       229
+  parity     GRU               1,000   1.000         8
+
+A model that cannot, does not: reverse without positions 0.000, recall without attention 0.000.
 """
 
 from ml_collections import ConfigDict

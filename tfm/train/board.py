@@ -32,3 +32,7 @@ class Board:
                 scalar = summary.scalar(f"{line['split']}/{name}", value)
                 self.events.write_event(event(summary=scalar))
         self.events.flush()
+
+    def close(self) -> None:
+        if self.events is not None:
+            self.events.close()

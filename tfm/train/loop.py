@@ -106,10 +106,11 @@ class _Training:
     def run(self) -> dict[str, Any]:
         try:
             return self._run()
-        except BaseException:
-            with contextlib.suppress(Exception):  # what it was is already on its way
-                self.checkpoints.close()  # before the folder is left to others
-            raise
+        finally:  # before the folder is left to others; what went wrong is already on its way
+            with contextlib.suppress(Exception):
+                self.checkpoints.close()
+            with contextlib.suppress(OSError):
+                self.board.close()
 
     def _run(self) -> dict[str, Any]:
         train = self.spec.train
@@ -208,7 +209,6 @@ class _Training:
         }
         if status == "diverged":
             summary["diverged_at"] = int(state["diverged"])
-        self.checkpoints.close()
         self.folder.write("summary.json", summary)
         return finite(summary)
 

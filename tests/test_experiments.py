@@ -1,0 +1,61 @@
+"""The studies that are shipped: they expand, their budgets are equal, their tasks tell apart."""
+
+import pathlib
+
+import pytest
+
+from tfm import config
+from tfm.sweep import cost, plan, study
+from tfm.train import loop, spec
+
+ROOT = pathlib.Path(__file__).parent.parent
+STUDIES = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/study.py"))
+
+
+class Nobody:
+    def line(self, line): ...
+
+    def message(self, text): ...
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_expands_and_tells_what_was_found(name):
+    folder = ROOT / "experiments" / name
+    found = study.load(str(folder))
+    jobs = plan.expand(found)
+    text = (folder / "README.md").read_text()
+    assert f"tfm sweep experiments/{name}" in text
+    table = (folder / "results" / "results.md").read_text()
+    assert found.question in table
+    assert all(job.variant in table and job.task in table for job in jobs)
+
+
+@pytest.mark.slow
+def test_the_quickstart_compares_equal_parameters():
+    jobs = plan.expand(study.load(str(ROOT / "experiments/quickstart")))
+    jobs = [job for job in jobs if job.run.seed == 0]
+    assert len(jobs) == 12
+    sizes: dict[str, list[int]] = {}
+    for job, one in zip(jobs, cost.costs(jobs), strict=True):
+        sizes.setdefault(job.task, []).append(one.parameters)
+    for task, parameters in sizes.items():
+        assert max(parameters) <= 1.003 * min(parameters), task
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "steps", "blind"),
+    [
+        ("reverse", 300, "model.position.scheme=none"),
+        ("recall", 300, "model.attention.score=none"),
+    ],
+)
+def test_a_task_is_learned_by_a_model_that_can_and_by_none_that_cannot(
+    task, steps, blind, tmp_path
+):
+    for change, learns in (("seed=1", True), (blind, False)):
+        argv = [f"--config={ROOT}/configs/tasks.py:{task}", f"--config.{change}",
+                f"--config.train.steps={steps}", "--config.data.examples=20000"]  # fmt: skip
+        run = spec.read(config.from_command_line(argv, fill=spec.fill))
+        found = loop.train(run, str(tmp_path / change), Nobody())["valid"]
+        assert found["accuracy"] > 0.97 if learns else found["exact"] < 0.02, (change, found)
