@@ -52,7 +52,7 @@ class Bar:
             rate = f"rate {line['learning_rate']:.2e}"
             text = f"loss {line['loss']:.4f}  {rate}  {speed:,.0f} tokens/s"
             self.bar.update(self.task, completed=line["step"], description=text)
-        else:
+        elif not self.bar.disable:
             self.message(
                 f"step {line['step']}: valid loss {line['loss']:.4f}, "
                 f"accuracy {line['accuracy']:.4f}, exact {line['exact']:.4f}"
