@@ -83,7 +83,9 @@ def sweep(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Argu
             with Display(study.metric, quiet) as display:
                 done = launch(study, jobs, folder, display, workers, retries)
         except KeyboardInterrupt:
-            print(f"stopped; the same command goes on where {workdir} is", file=sys.stderr)
+            print(
+                f"stopped: {workdir} keeps all; the same command goes on from it", file=sys.stderr
+            )
             raise
         found = _write(folder)
     failed = [job for job in done if job.state == "failed"]

@@ -38,6 +38,12 @@ def cache_compilations() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+def _prepare() -> None:
+    cache_compilations()
+    for name in ("absl", "asyncio"):  # Orbax raises what it logs as an error
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
 class Bar:
     """A progress bar."""
 
@@ -78,9 +84,7 @@ def main_train(argv: Sequence[str]) -> None:
         raise UserError("where to? Write --workdir=FOLDER")
     workdir = given.options["workdir"]
     run = spec.read(configs.from_command_line(given.config, fill=spec.fill))
-    cache_compilations()
-    for name in ("absl", "asyncio"):  # Orbax raises what it logs
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _prepare()
     with Bar(run, "quiet" in given.flags) as bar:
         try:
             summary = loop.train(run, workdir, bar)
@@ -95,7 +99,7 @@ def main_eval(argv: Sequence[str]) -> None:
         print(__doc__, end="")
         return
     given = arguments.split(argv, words=1, options=("split", "task", "checkpoint"), config=False)
-    cache_compilations()
+    _prepare()
     print(json.dumps(evaluate(given.words[0], **given.options), indent=1))
 
 
