@@ -84,7 +84,7 @@ def sweep(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Argu
                 done = launch(study, jobs, folder, display, workers, retries)
         except KeyboardInterrupt:
             print(
-                f"stopped: {workdir} keeps all; the same command goes on from it", file=sys.stderr
+                f"stopped: {workdir} is kept; the same command goes on", file=sys.stderr
             )
             raise
         found = _write(folder)
