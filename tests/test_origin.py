@@ -1,5 +1,7 @@
 """What an entry of a table is made of: edits that matter change its hash, others do not."""
 
+import sys
+
 import pytest
 
 from tfm import origin
@@ -65,14 +67,29 @@ def test_what_it_does_not_draw_on_does_not(edit, digest):
     assert digest(FILE.replace(*edit)) == digest(FILE)
 
 
-def test_a_module_of_ones_own_counts(digest, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from helping.hand import SCALE",
+        "from helping.hand import *",
+        "from helping import hand\nSCALE = hand.SCALE",
+        "import helping.hand\nSCALE = helping.hand.SCALE",
+        "from helping import SCALE",
+        "try:\n    import nowhere.at_all as F\nexcept ImportError:\n    from helping import SCALE",
+    ],
+)
+def test_modules_of_ones_own_count(line, digest, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    text = FILE.replace("SCALE = 2.0", "from helping_hand import SCALE")
-    (tmp_path / "helping_hand.py").write_text("SCALE = 2.0\n")
-    before = digest(text)
-    (tmp_path / "helping_hand.py").write_text("SCALE = 3.0\n")
-    origin._digest.cache_clear()
-    assert digest(text) != before
+    for name in ("helping", "helping.hand"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "helping").mkdir()
+    (tmp_path / "helping/__init__.py").write_text("from helping.hand import SCALE\n")
+    text, found = FILE.replace("SCALE = 2.0", line), set()
+    for scale in (2.0, 3.0):
+        (tmp_path / "helping/hand.py").write_text(f"SCALE = {scale}\n")
+        origin._digest.cache_clear()
+        found.add(digest(text))
+    assert len(found) == 2
 
 
 def test_of_a_table_that_is_computed_all_counts(digest):

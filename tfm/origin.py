@@ -11,6 +11,7 @@ import importlib.util
 import pathlib
 import sys
 import sysconfig
+from collections.abc import Iterator
 
 
 def digest(path: pathlib.Path, table: str, name: str) -> str:
@@ -28,8 +29,8 @@ def _digest(text: str, table: str, name: str) -> str:
             defined.setdefault(own, []).append(statement)
     entry = _entry(defined.get(table, []), name)
     if entry is None:  # a table that is computed: all of the file may matter
-        return _hash([ast.unparse(tree), *map(_imported, tree.body)])
-    used, todo = dict[str, list[ast.stmt]](), [*_names(entry)]
+        return _hash([ast.unparse(tree), _imported(tree)])
+    used, todo = dict[str, list[ast.stmt]](), ["*", *_names(entry)]
     while todo:
         own = todo.pop()
         if own in defined and own not in used:
@@ -97,23 +98,40 @@ def _names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def _imported(statement: ast.stmt) -> str:
-    """The code of the modules that a statement imports, if they are the user's own."""
-    names: list[str] = []
-    for node in ast.walk(statement):
+def _imported(node: ast.AST) -> str:
+    """The code of the modules that are imported in it, and by those, if they are the user's own."""
+    found: dict[pathlib.Path, str] = {}
+    todo = [node]
+    while todo:
+        for name in _modules(todo.pop()):
+            path = _own_file(name)
+            if path is not None and path not in found:
+                tree = ast.parse(path.read_text())
+                _strip(tree)
+                found[path] = ast.unparse(tree)
+                todo.append(tree)
+    return "\n".join(found.values())
+
+
+def _modules(tree: ast.AST) -> Iterator[str]:
+    """What is imported, and what of it may be a module too."""
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
-                names += [alias.name for alias in aliases]
-            case ast.ImportFrom(module=str(module)):
-                names.append(module)
-    return "\n".join(source(path) for name in names if (path := _own_file(name)) is not None)
+                yield from (alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(module), names=aliases):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in aliases)
 
 
 def _own_file(module: str) -> pathlib.Path | None:
     """The file of a module that is neither Python's, nor installed, nor the library's."""
     if module.partition(".")[0] in (*sys.stdlib_module_names, "tfm"):
         return None
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError, AttributeError):  # nothing of that name, or no module
+        return None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     places = (sysconfig.get_path(name) for name in ("purelib", "platlib"))

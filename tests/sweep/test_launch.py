@@ -1,5 +1,6 @@
 """Sweeps from the outside: kills, restarts, failures, full disks, two launchers at once."""
 
+import contextlib
 import csv
 import json
 import os
@@ -53,8 +54,12 @@ def finish(process, code=0):
 def children(pid):
     """The processes that a process has started, but for multiprocessing's own."""
     found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    lines = {int(p): pathlib.Path(f"/proc/{p}/cmdline") for p in found}
-    return [p for p, line in lines.items() if line.exists() and b"spawn_main" in line.read_bytes()]
+    workers = []
+    for p in found:
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"spawn_main" in pathlib.Path(f"/proc/{p}/cmdline").read_bytes():
+                workers.append(int(p))
+    return workers
 
 
 def ended(workdir):
@@ -113,9 +118,15 @@ def test_kills_change_nothing(tmp_path):
 
 def gone(pids):
     """Whether processes have ended, within a while."""
-    alive = lambda pid: "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+
+    def alive(pid):
+        try:
+            return "State:\tZ" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return False
+
     for _ in range(100):
-        if not any(pathlib.Path(f"/proc/{pid}").exists() and alive(pid) for pid in pids):
+        if not any(map(alive, pids)):
             return True
         time.sleep(0.1)
     return False
@@ -212,6 +223,7 @@ def test_workers_that_cannot_start_are_told(tmp_path):
         env={**os.environ, "PYTHONPATH": str(broken)},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert process.returncode == 2
     assert "workers cannot start: its process ended with code 3" in process.stderr
@@ -275,6 +287,8 @@ def test_a_folder_that_cannot_be_written(tmp_path, small_disk):
     [
         ([], "1 study(s) wanted, 0 given"),
         (["nowhere"], "no study nowhere/study.py"),
+        (["{study}", "--dry-run", "--retries=x"], "write --retries=N"),
+        (["{study}", "--dry-run", "--quiet"], "a dry run only tells"),
         (["{study}", "--jobs=0"], "write --jobs=N, a whole number of at least 1"),
         (["{study}", "--dryrun"], "did you mean '--dry-run'?"),
         (["{study}", "--config=configs/gpt2.py"], "a study names its own configs"),

@@ -142,6 +142,7 @@ def test_the_command_line_changes_every_base(expand):
         (sweep("[{'model.attention.score': 'dto'}]"), "'dto'; did you mean 'dot'"),
         (sweep("[{'model.attention.heads': 3}]"), "model.attention.heads=3 does not divide"),
         (sweep("[{'model.family': 'encoder'}]"), "model.family cannot be swept"),
+        (sweep("[{'model.family': 'transformer'}]"), "model.family cannot be swept"),
         (sweep("[{'data.task': 'copy(length=4, vocab=99)'}]"), "model.vocab=8: the task"),
         (sweep("[{'config': 'nowhere.py'}]"), "no config nowhere.py"),
         (sweep("[{'optimizer.b1': 0.9}, {}]"), "two points are the same run"),

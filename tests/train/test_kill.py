@@ -59,6 +59,7 @@ def test_sigterm_saves_first(tmp_path):
     steps, workdir = 100_000, tmp_path / "run"
     process = begin("decoder", workdir, tmp_path / "cache", steps)
     while not (workdir / "metrics.jsonl").exists() or not (workdir / "metrics.jsonl").read_text():
+        assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)

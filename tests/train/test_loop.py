@@ -137,6 +137,30 @@ def test_a_loss_that_is_not_finite(policy, tmp_path, monkeypatch):
         assert np.isfinite(summary["valid"]["loss"])
 
 
+@pytest.mark.parametrize("steps", [8, 4])
+def test_a_run_that_diverged_and_was_killed_before_its_end_has_diverged(
+    steps, tmp_path, monkeypatch
+):
+    """The last save is there, the summary is not: with steps to come, and without."""
+    run = load("recurrent", f"train.steps={steps}", "train.save_every=4", "train.ema=None")
+    real = loop.batch
+
+    def poisoned(source, seed, step, size):
+        made = real(source, seed, step, size)
+        if step == 2:
+            made["weights_BT"] = made["weights_BT"] * np.float32("nan")
+        return made
+
+    monkeypatch.setattr(loop, "batch", poisoned)
+    whole, _ = train(run, tmp_path / "run")
+    log = (tmp_path / "run/metrics.jsonl").read_bytes()
+    (tmp_path / "run/summary.json").unlink()
+    again, _ = train(run, tmp_path / "run")
+    assert again == whole
+    assert (again["status"], again["steps"]) == ("diverged", 4)
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == log
+
+
 def test_a_folder_belongs_to_one_run_and_one_process(tmp_path):
     run = load("recurrent", "train.steps=2")
     train(run, tmp_path / "run")

@@ -3,7 +3,7 @@
   tfm sweep STUDY [--workdir=runs/NAME] [--jobs=N] [--dry-run] [--quiet] [--json]
                   [--retries=2] [--stale=keep|again] [--config.KEY=VALUE …]
 
-STUDY is a folder with a study.py (tfm/sweep/plan.py says what is in it). Each point is a run in a
+STUDY is a folder with a study.py (tfm/sweep/study.py says what is in it). Each point is a run in a
 folder of its own, named by what decides its result: finished ones are kept, half-done ones go on,
 failed ones are tried again, so a sweep may be stopped, extended and restarted with this command.
 --dry-run lists the runs with their parameters, FLOPs and an estimate of the time, and runs none.
@@ -60,22 +60,31 @@ def main(argv: Sequence[str]) -> None:
             raise UserError(
                 f"{text}: a study names its own configs; --config.KEY=VALUE changes them"
             )
-    if given.options.get("stale"):
+    if "stale" in given.options:
         pick(STALE, given.options["stale"], "--stale")
+    workers = arguments.whole(given, "jobs", _cores())
+    retries = arguments.whole(given, "retries", 2, least=0)
+    if {"dry-run", "quiet"} <= given.flags:
+        raise UserError("--quiet: a dry run only tells; leave one of them out")
     jax.config.update("jax_platforms", "cpu")  # to plan; workers have $JAX_PLATFORMS
     study = studies.load(given.words[0])
     jobs = plan.expand(study, given.config)
     workdir = given.options.get("workdir", os.path.join("runs", study.name))
     if "dry-run" in given.flags:
-        dry_run(study, jobs, workdir, given)
+        dry_run(study, jobs, workdir, workers, given)
     else:
-        sweep(study, jobs, workdir, given)
+        sweep(study, jobs, workdir, workers, retries, given)
 
 
-def sweep(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Arguments) -> None:
+def sweep(
+    study: Study,
+    jobs: Sequence[Job],
+    workdir: str,
+    workers: int,
+    retries: int,
+    given: arguments.Arguments,
+) -> None:
     """Run what is to be run, and print the table."""
-    workers = arguments.whole(given, "jobs", _cores())
-    retries = arguments.whole(given, "retries", 2, least=0)
     begin, quiet, folder = time.monotonic(), bool(given.flags & {"quiet", "json"}), Folder(workdir)
     with folder.alone():
         _treat_stale(_stale(jobs, workdir), len(jobs), folder.path, given.options.get("stale"))
@@ -83,9 +92,7 @@ def sweep(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Argu
             with Display(study.metric, quiet) as display:
                 done = launch(study, jobs, folder, display, workers, retries)
         except KeyboardInterrupt:
-            print(
-                f"stopped: {workdir} is kept; the same command goes on", file=sys.stderr
-            )
+            print(f"stopped: {workdir} is kept; the same command goes on", file=sys.stderr)
             raise
         found = _write(folder)
     failed = [job for job in done if job.state == "failed"]
@@ -172,9 +179,11 @@ def _print(found: results.Results, done: Sequence[Progress], workdir: str, secon
     console.print(f"{ran}; {workdir}/results.md, results.csv, runs.csv")
 
 
-def dry_run(study: Study, jobs: Sequence[Job], workdir: str, given: arguments.Arguments) -> None:
+def dry_run(
+    study: Study, jobs: Sequence[Job], workdir: str, workers: int, given: arguments.Arguments
+) -> None:
     """What would be run, and what it would cost."""
-    workers, choice = arguments.whole(given, "jobs", _cores()), given.options.get("stale")
+    choice = given.options.get("stale")
     old = {job.id for job in _stale(jobs, workdir)}
     each = cost.costs(jobs)
     ended = {

@@ -145,7 +145,12 @@ class _Pool:
             core = self.cores[number % len(self.cores)] if self.cores else None
             log = str(self.log(number))
             process = self.context.Process(target=work, args=(theirs, log, core), daemon=True)
-            process.start()
+            # A new worker is born deaf to Ctrl-C, until it has said what it does about it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             theirs.close()
             found = self.workers[number] = _Worker(process, ours)
         return found
@@ -196,12 +201,16 @@ class _Pool:
 def try_out(job: Job) -> Speed:
     """How fast a worker would be at a job."""
     with tempfile.TemporaryDirectory() as folder, _Pool(pathlib.Path(folder), 1) as pool:
+        worker = pool.worker(0)
         pool.send(0, job, do="time")
-        while True:
-            for _, event in pool.events(timeout=1.0):
-                if "speed" in event:
-                    return event["speed"]
-                raise UserError(f"{job.name}: a step was tried, but {event['error']}")
+        try:
+            while True:
+                for _, event in pool.events(timeout=1.0):
+                    if "speed" in event:
+                        return event["speed"]
+                    raise UserError(f"{job.name}: a step was tried, but {event['error']}")
+        finally:
+            worker.process.kill()  # it has nothing to save
 
 
 @dataclasses.dataclass

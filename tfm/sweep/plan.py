@@ -162,9 +162,9 @@ class _Base:
             if not rest:
                 raise UserError(f"{name!r} is a group; set one of: {', '.join(tree)}")
             tree = _changed(tree, rest.split("."), value, f"{name}.{rest}", self.keys)
-        cls = FAMILIES[tree["family"]] if name == "model" else specs.PARTS[name]
         if name == "model" and tree["family"] != self.tree["model"]["family"]:
             raise UserError("model.family cannot be swept: give the point another 'config'")
+        cls = FAMILIES[tree["family"]] if name == "model" else specs.PARTS[name]
         return to_spec(cls, tree, f"{name}.")
 
     def _fingerprint(self, task: str) -> str:

@@ -22,6 +22,7 @@ PATIENCE = 60.0  # seconds, for the worker of an earlier launcher to leave a run
 def work(pipe: connection.Connection, log: str, core: int | None) -> None:
     """Serve orders until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # several workers would fight for a GPU
     if core is not None:
         os.sched_setaffinity(0, {core})  # before JAX counts the cores

@@ -47,9 +47,9 @@ class Checkpoints:
         wrong: dict[int, str] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
-                return self.read(step, like), wrong
-            except Exception as e:  # whatever a damaged file makes Orbax raise
-                wrong[step] = f"checkpoint {step} is damaged ({str(e).splitlines()[0][:100]})"
+                return self.whole(step, like), wrong
+            except UserError as e:
+                wrong[step] = str(e)
         if wrong:
             raise UserError(
                 f"{self.folder}: no checkpoint can be read: {'; '.join(wrong.values())}"
@@ -59,7 +59,15 @@ class Checkpoints:
     def delete(self, step: int) -> None:
         self.manager.delete(step)
 
-    def read(self, step: int, like: State) -> State:
+    def whole(self, step: int, like: State) -> State:
+        """The state of a step; an error that names it if it is damaged."""
+        try:
+            return self._read(step, like)
+        except Exception as e:  # whatever a damaged file makes Orbax raise
+            first = str(e).partition("\n")[0][:100]
+            raise UserError(f"checkpoint {step} is damaged ({first})") from e
+
+    def _read(self, step: int, like: State) -> State:
         shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
         args = ocp.args.Composite(
             state=ocp.args.StandardRestore(shapes), note=ocp.args.JsonRestore()

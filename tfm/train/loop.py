@@ -31,7 +31,7 @@ from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.checkpoint import Checkpoints
 from tfm.train.folder import Folder, finite, room
-from tfm.train.identity import entries, identity, profile
+from tfm.train.identity import entries, identity, is_stale, profile
 from tfm.train.optimizer import OptimizerSpec
 from tfm.train.schedule import SCHEDULES
 from tfm.train.spec import RunSpec, sources
@@ -76,7 +76,8 @@ def train(
             raise UserError(f"{workdir} holds another run ({known['id']}, not {name})")
         summary = folder.read("summary.json")
         if summary is not None:
-            watcher.message(f"{workdir}: finished before")
+            old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
+            watcher.message(f"{workdir}: finished before{old}")
             return summary
         folder.write("config.json", {"id": name, "entries": entries(run), **asdict(run)})
         _record_profile(folder, watcher)
@@ -118,7 +119,11 @@ class _Training:
         save_every = train.save_every or eval_every
         state = self._begin()
         self.clock = time.monotonic()
-        for now in range(int(state["step"]), train.steps):
+        begin = int(state["step"])
+        seen = begin % train.log_every == 0 or begin == train.steps
+        if seen and int(state["diverged"]) >= 0:  # killed between its last save and its end
+            return self._finish(state, "diverged")
+        for now in range(begin, train.steps):
             state = self.go(state, self._batch(now), self.numbers)
             done = now + 1
             last = done == train.steps

@@ -116,7 +116,12 @@ def evaluate(
     like = jax.eval_shape(start, batch, jax.numpy.uint32(run.seed))
     checkpoints = Checkpoints(pathlib.Path(workdir) / "checkpoints", run.train.keep, True)
     step = checkpoints.best() if checkpoint == "best" else None
-    state = checkpoints.newest(like)[0] if step is None else checkpoints.read(step, like)
+    if step is None:
+        state, wrong = checkpoints.newest(like)
+        for text in wrong.values():
+            print(f"{text}; reading the one before", file=sys.stderr)
+    else:
+        state = checkpoints.whole(step, like)
     if state is None:
         raise UserError(f"{workdir} has no checkpoint")
     sums = over(look, loop.variables(state), in_order(source, run.data.eval_batch))
