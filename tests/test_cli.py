@@ -37,6 +37,9 @@ def test_help_imports_nothing_heavy():
         ["describe"],
         ["import"],
         ["export"],
+        ["train"],
+        ["eval"],
+        ["sweep"],
         ["version"],
     ],
 )
