@@ -3,8 +3,21 @@ import subprocess
 import jax
 import pytest
 
+from tfm import config
+
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def own_tables(monkeypatch):
+    """The library's tables are as before when the test ends."""
+    monkeypatch.setattr(config, "_added_by", {})
+    kept = {name: dict(table) for name, table in config.TABLES.items()}
+    yield
+    for name, table in config.TABLES.items():
+        table.clear()
+        table.update(kept[name])
 
 
 @pytest.fixture

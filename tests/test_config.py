@@ -40,20 +40,15 @@ IDEA = """
 
 
 @pytest.fixture
-def write(tmp_path, monkeypatch):
-    """Writes a config file; the library's tables are as before when the test ends."""
-    monkeypatch.setattr(config, "_added_by", {})
-    kept = {name: dict(table) for name, table in config.TABLES.items()}
+def write(tmp_path, own_tables):
+    """Writes a config file."""
 
     def write(text, name="idea.py"):
         path = tmp_path / name
         path.write_text(textwrap.dedent(text))
         return str(path)
 
-    yield write
-    for name, table in config.TABLES.items():
-        table.clear()
-        table.update(kept[name])
+    return write
 
 
 def model(loaded):

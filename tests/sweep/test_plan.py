@@ -20,7 +20,7 @@ BASE = "{SMALL}:decoder"
 
 
 @pytest.fixture
-def expand(tmp_path):
+def expand(tmp_path, own_tables):
     def expand(body, *overrides):
         folder = tmp_path / "which"
         folder.mkdir(exist_ok=True)
