@@ -116,19 +116,23 @@ def test_accumulated_gradients_are_those_of_the_whole():
     jax.tree.map(close, after[0]["params"], after[1]["params"])
 
 
-@pytest.mark.parametrize("policy", ["stop", "skip"])
-def test_a_loss_that_is_not_finite(policy, tmp_path, monkeypatch):
-    """Weights that are not a number from the third batch on, or in it alone."""
-    run = load("recurrent", f"train.not_finite={policy}", "train.steps=12", "train.ema=None")
+@pytest.fixture
+def poisoned(monkeypatch):
+    """The third batch has weights that are not a number."""
     real = loop.batch
 
-    def poisoned(source, seed, step, size):
+    def batch(source, seed, step, size):
         made = real(source, seed, step, size)
         if step == 2:
             made["weights_BT"] = made["weights_BT"] * np.float32("nan")
         return made
 
-    monkeypatch.setattr(loop, "batch", poisoned)
+    monkeypatch.setattr(loop, "batch", batch)
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_a_loss_that_is_not_finite(policy, tmp_path, poisoned):
+    run = load("recurrent", f"train.not_finite={policy}", "train.steps=12", "train.ema=None")
     summary, _ = train(run, tmp_path / "run")
     if policy == "stop":
         assert (summary["status"], summary["diverged_at"]) == ("diverged", 2)
@@ -138,20 +142,9 @@ def test_a_loss_that_is_not_finite(policy, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("steps", [8, 4])
-def test_a_run_that_diverged_and_was_killed_before_its_end_has_diverged(
-    steps, tmp_path, monkeypatch
-):
+def test_a_run_that_diverged_and_was_killed_before_its_end_has_diverged(steps, tmp_path, poisoned):
     """The last save is there, the summary is not: with steps to come, and without."""
     run = load("recurrent", f"train.steps={steps}", "train.save_every=4", "train.ema=None")
-    real = loop.batch
-
-    def poisoned(source, seed, step, size):
-        made = real(source, seed, step, size)
-        if step == 2:
-            made["weights_BT"] = made["weights_BT"] * np.float32("nan")
-        return made
-
-    monkeypatch.setattr(loop, "batch", poisoned)
     whole, _ = train(run, tmp_path / "run")
     log = (tmp_path / "run/metrics.jsonl").read_bytes()
     (tmp_path / "run/summary.json").unlink()
