@@ -3,18 +3,19 @@
   tfm train --config=configs/tasks.py:reverse --workdir=runs/reverse
 
 The argument is the task. The best is 1 for all. `tfm sweep experiments/tasks` ran each once, with
-seed 0, on one core of an AMD EPYC; exact matches are of 500 validation examples (addition: 97):
+seed 0, on one core of an AMD EPYC. The share of examples without a mistake, of 500 (addition: 97
+and 96); settings were chosen by the validation examples, the test examples chose nothing:
 
-  task       model             steps   exact   seconds
-  copy       encoder–decoder   1,000   1.000        23
-  reverse    encoder–decoder   1,000   1.000        23
-  sort       encoder           2,000   1.000        18
-  induction  decoder           2,000   1.000        53
-  recall     decoder           2,000   1.000        56
-  addition   decoder           4,000   1.000        14
-  dyck       GRU               3,000   1.000        46
-  listops    GRU, both ways    7,000   1.000       229
-  parity     GRU               1,000   1.000         8
+  task       model             steps   validation   test   seconds
+  copy       encoder–decoder   1,000        1.000  1.000        23
+  reverse    encoder–decoder   1,000        1.000  1.000        23
+  sort       encoder           2,000        1.000  1.000        18
+  induction  decoder           2,000        1.000  1.000        53
+  recall     decoder           2,000        1.000  1.000        56
+  addition   decoder           4,000        1.000  1.000        14
+  dyck       GRU               3,000        1.000  1.000        46
+  listops    GRU, both ways    7,000        1.000  0.998       229
+  parity     GRU               1,000        1.000  1.000         8
 
 A model that cannot, does not: reverse without positions 0.000, recall without attention 0.000.
 """
