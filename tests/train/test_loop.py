@@ -197,6 +197,36 @@ def test_evaluation_reads_best_and_last(tmp_path):
         evaluate(str(tmp_path / "run"))
 
 
+def test_evaluation_finds_the_score_that_a_file_brought(tmp_path, own_tables):
+    """Another process has not loaded the file; and an edited score is not the one that was run."""
+    idea = tmp_path / "idea.py"
+    idea.write_text(f"""
+from tfm import config
+from tfm.ops.scores import Score, dot
+def half(q_BTHK, k_BSHK, **at):
+    return 0.5 * dot(q_BTHK, k_BSHK)
+SCORES = {{"half": Score(half)}}
+def get_config():
+    found = config.load("{SMALL}:decoder").unlock()
+    found.model.attention.score = "half"
+    return found
+""")
+    run = spec.read(config.from_command_line([f"--config={idea}"], fill=spec.fill))
+    summary, _ = train(run, tmp_path / "run")
+
+    def forget():
+        config.TABLES["SCORES"].pop("half", None)
+        config._added_by.clear()
+
+    forget()
+    found = evaluate(str(tmp_path / "run"))
+    assert found["loss"] == pytest.approx(summary["valid"]["loss"], rel=1e-12)
+    forget()
+    idea.write_text(idea.read_text().replace("0.5", "0.25"))
+    with pytest.raises(UserError, match="'half'. of .*idea.py was edited since it was run"):
+        evaluate(str(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -80,7 +80,7 @@ class Description:
 
 
 def main(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
+    if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
     given = arguments.split(argv, options=("batch", "length"), flags=("json",))

@@ -53,7 +53,7 @@ SHARD = 5 * 10**9  # bytes in a file, about
 
 
 def main_import(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
+    if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
     given = arguments.split(argv, words=1, options=("workdir", "dtype"), config=False)
@@ -64,7 +64,7 @@ def main_import(argv: Sequence[str]) -> None:
 
 
 def main_export(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
+    if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
     source, target = arguments.split(argv, words=2, config=False).words

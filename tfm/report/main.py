@@ -38,7 +38,7 @@ from tfm.sweep.plan import Job
 from tfm.sweep.show import Display, duration
 from tfm.sweep.study import Study
 from tfm.train.folder import Folder
-from tfm.train.identity import is_stale
+from tfm.train.identity import cores, is_stale
 
 STALE = {"keep": "show them as they are", "again": "run them again"}
 ROWS = 40  # of a dry run's list
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
             )
     if "stale" in given.options:
         pick(STALE, given.options["stale"], "--stale")
-    workers = arguments.whole(given, "jobs", _cores())
+    workers = arguments.whole(given, "jobs", len(cores()))
     retries = arguments.whole(given, "retries", 2, least=0)
     if {"dry-run", "quiet"} <= given.flags:
         raise UserError("--quiet: a dry run only tells; leave one of them out")
@@ -133,11 +133,6 @@ def _treat_stale(
             (folder / job.id).rename(next(path for path in free if not path.exists()))
 
 
-def _cores() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _write(folder: Folder) -> results.Results:
     found = results.read(str(folder.path))
     folder.write_text("results.md", results.markdown(found))
@@ -168,11 +163,8 @@ def _print(found: results.Results, done: Sequence[Progress], workdir: str, secon
         main.add_row(variant, *(results.text(found.cell(variant, task)) for task in tasks))
     console.print(main)
     costs = _table("task", "variant", "parameters", "training FLOPs", "seconds", "runs", numbers=4)
-    for task in tasks:
-        for variant in found.variants:
-            cell = found.cell(variant, task)
-            if cell is not None:
-                costs.add_row(task, variant, *results.cost(cell))
+    for place, cell in found.cells.items():
+        costs.add_row(*place, *results.cost(cell))
     console.print(costs)
     kept = sum(job.kept for job in done)
     ran = f"{len(done) - kept} runs in {duration(seconds)}" + f", {kept} from before" * (kept > 0)
@@ -198,7 +190,7 @@ def dry_run(
         tried = cost.cheapest(todo, dear)
         if tried is not None:
             pace = try_out(tried)
-            guess = cost.seconds(todo, dear, pace, workers, _cores())
+            guess = cost.seconds(todo, dear, pace, workers, len(cores()))
     if "json" in given.flags:
         rows = [
             {"id": job.id, "variant": job.variant, "task": job.task, "seed": job.run.seed,

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import io
 import math
 import pathlib
@@ -68,9 +69,17 @@ class Results:
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(run.task for run in self.runs))
 
+    @functools.cached_property
+    def cells(self) -> dict[tuple[str, str], Cell]:
+        """By (task, variant), task after task."""
+        runs: dict[tuple[str, str], list[Run]] = {}
+        for run in self.runs:
+            runs.setdefault((run.task, run.variant), []).append(run)
+        places = [(task, variant) for task in self.tasks for variant in self.variants]
+        return {place: _cell(runs[place], self.metric) for place in places if place in runs}
+
     def cell(self, variant: str, task: str) -> Cell | None:
-        runs = [run for run in self.runs if (run.variant, run.task) == (variant, task)]
-        return _cell(runs, self.metric) if runs else None
+        return self.cells.get((task, variant))
 
 
 def read(workdir: str) -> Results:
@@ -167,11 +176,7 @@ def markdown(results: Results) -> str:
         lines.append(_row(variant, *(text(cell) for cell in cells)))
     head = ("task", "variant", "parameters", "training FLOPs", "seconds", "runs")
     lines += ["", _row(*head), _row("---", "---", *("---:" for _ in head[2:]))]
-    for task in tasks:
-        for variant in results.variants:
-            cell = results.cell(variant, task)
-            if cell is not None:
-                lines.append(_row(task, variant, *cost(cell)))
+    lines += [_row(*place, *cost(cell)) for place, cell in results.cells.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -208,9 +213,7 @@ def table_csv(results: Results) -> str:
     fields = [field.name for field in dataclasses.fields(Cell)]
     rows = [
         {"variant": variant, "task": task, "metric": results.metric, **dataclasses.asdict(cell)}
-        for task in results.tasks
-        for variant in results.variants
-        if (cell := results.cell(variant, task)) is not None
+        for (task, variant), cell in results.cells.items()
     ]
     return _csv(["variant", "task", "metric", *fields], rows)
 
@@ -245,9 +248,7 @@ def tree(results: Results) -> dict[str, Any]:
         "metric": results.metric,
         "table": [
             {"variant": variant, "task": task, **dataclasses.asdict(cell)}
-            for task in results.tasks
-            for variant in results.variants
-            if (cell := results.cell(variant, task)) is not None
+            for (task, variant), cell in results.cells.items()
         ],
         "runs": [dataclasses.asdict(run) for run in results.runs],
     }

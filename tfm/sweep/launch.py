@@ -8,7 +8,6 @@ command. One launcher at a time may work in a sweep's folder, and one worker in 
 import contextlib
 import dataclasses
 import multiprocessing
-import os
 import pathlib
 import signal
 import tempfile
@@ -24,6 +23,7 @@ from tfm.sweep.plan import Job
 from tfm.sweep.study import Study
 from tfm.sweep.worker import work
 from tfm.train.folder import NO_ROOM, Folder
+from tfm.train.identity import cores
 
 GRACE = 20.0  # seconds, for workers to save before they are killed
 
@@ -111,8 +111,7 @@ class _Pool:
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker | None] = [None] * size
         self.stillborn = 0  # workers in a row that died before they were ready
-        affinity = getattr(os, "sched_getaffinity", None)
-        self.cores = sorted(affinity(0)) if affinity else []
+        self.cores = cores()
 
     def __enter__(self) -> "_Pool":
         (self.folder / "workers").mkdir(exist_ok=True)
@@ -142,9 +141,8 @@ class _Pool:
         found = self.workers[number]
         if found is None:
             ours, theirs = self.context.Pipe()
-            core = self.cores[number % len(self.cores)] if self.cores else None
-            log = str(self.log(number))
-            process = self.context.Process(target=work, args=(theirs, log, core), daemon=True)
+            what = theirs, str(self.log(number)), self.cores[number % len(self.cores)]
+            process = self.context.Process(target=work, args=what, daemon=True)
             # A new worker is born deaf to Ctrl-C, until it has said what it does about it.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:

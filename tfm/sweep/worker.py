@@ -19,13 +19,13 @@ from typing import Any
 PATIENCE = 60.0  # seconds, for the worker of an earlier launcher to leave a run
 
 
-def work(pipe: connection.Connection, log: str, core: int | None) -> None:
+def work(pipe: connection.Connection, log: str, core: int) -> None:
     """Serve orders until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # several workers would fight for a GPU
-    if core is not None:
-        os.sched_setaffinity(0, {core})  # before JAX counts the cores
+    if hasattr(os, "sched_setaffinity"):  # not on a Mac, where a worker may use all cores
+        os.sched_setaffinity(0, {core})  # before JAX counts them
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, sys.stdout.fileno())
     os.dup2(out, sys.stderr.fileno())

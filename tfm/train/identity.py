@@ -119,15 +119,20 @@ def is_stale(profiles: Mapping[str, Any] | None) -> bool:
 
 def profile() -> dict[str, Any]:
     """What decides the rounding of a run besides its config: within one profile, bits are kept."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
         "made_by": made_by(),
         "platform": jax.default_backend(),
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processor": _processor(),
-        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "cores": len(cores()),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def cores() -> list[int]:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def _processor() -> str:

@@ -79,7 +79,8 @@ def train(
             old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
             watcher.message(f"{workdir}: finished before{old}")
             return summary
-        folder.write("config.json", {"id": name, "entries": entries(run), **asdict(run)})
+        own = [[entry, *where] for entry, where in entries(run).items()]
+        folder.write("config.json", {"id": name, "entries": own, **asdict(run)})
         _record_profile(folder, watcher)
         with _Interrupts() as stop, room(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()

@@ -76,7 +76,7 @@ class Bar:
 
 
 def main_train(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
+    if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
     given = arguments.split(argv, options=("workdir",), flags=("quiet",))
@@ -95,7 +95,7 @@ def main_train(argv: Sequence[str]) -> None:
 
 
 def main_eval(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
+    if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
     given = arguments.split(argv, words=1, options=("split", "task", "checkpoint"), config=False)

@@ -90,7 +90,7 @@ def read(config: ConfigDict) -> RunSpec:
 def of_folder(workdir: str) -> RunSpec:
     """The run that a folder holds; the files whose tables it uses are run first."""
     held = load_config(os.path.join(workdir, "config.json")).to_dict()
-    for name, (file, digest) in held.pop("entries", {}).items():
+    for name, file, digest in held.pop("entries", []):
         table, _, entry = name.partition(".")
         run_file(pathlib.Path(file))
         if origin.digest(pathlib.Path(file), table, entry) != digest:
