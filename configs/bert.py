@@ -5,7 +5,7 @@ from Turc et al. 2019.
 
   tfm describe --config=configs/bert.py:base
 
-prints 110,106,428 parameters: 109,482,240 up to the pooler, the rest in the two heads. Sizes:
+prints 110,106,428 parameters: 109,482,240 up to the pooler, the rest in the two outputs. Sizes:
 tiny, mini, small, medium, base, large.
 """
 
@@ -13,34 +13,34 @@ from ml_collections import ConfigDict
 
 from tfm.names import pick
 
-SIZES = {  # layers, width, heads
-    "tiny": (2, 128, 2),
-    "mini": (4, 256, 4),
-    "small": (4, 512, 8),
-    "medium": (8, 512, 8),
-    "base": (12, 768, 12),
-    "large": (24, 1024, 16),
+SIZES = {
+    "tiny": dict(layers=2, width=128, heads=2),
+    "mini": dict(layers=4, width=256, heads=4),
+    "small": dict(layers=4, width=512, heads=8),
+    "medium": dict(layers=8, width=512, heads=8),
+    "base": dict(layers=12, width=768, heads=12),
+    "large": dict(layers=24, width=1024, heads=16),
 }
 
 
 def get_config(size="base"):
-    layers, width, heads = pick(SIZES, size, "size")
+    s = pick(SIZES, size, "size")
     return ConfigDict({
         "model": {
             "family": "encoder",
             "vocab": 30522,
-            "width": width,
-            "layers": layers,
+            "width": s["width"],
+            "layers": s["layers"],
             "max_length": 512,
             "types": 2,
-            "heads": ("masked_lm", "pair"),
+            "outputs": ("masked_lm", "pair"),
             "classes": 2,
             "pooler": True,
-            "attention": {"heads": heads, "qkv_bias": True, "out_bias": True},
-            "feedforward": {"width": 4 * width, "kind": "gelu"},
-            "norm": {"place": "post", "eps": 1e-12, "embedding": True},
+            "attention": {"heads": s["heads"], "qkv_bias": True, "out_bias": True},
+            "feedforward": {"width": 4 * s["width"], "kind": "gelu"},
+            "norm": {"placement": "post", "eps": 1e-12, "embedding": True},
             "position": {"scheme": "learned(stddev=0.02)"},
-            "initial": {
+            "init": {
                 "kernel": "truncated_normal(stddev=0.02)",
                 "embedding": "truncated_normal(stddev=0.02)",
             },

@@ -11,28 +11,28 @@ from ml_collections import ConfigDict
 
 from tfm.names import pick
 
-SIZES = {  # layers, width, heads
-    "tiny": (2, 128, 2),
-    "small": (12, 768, 12),
-    "medium": (24, 1024, 16),
-    "large": (36, 1280, 20),
-    "xl": (48, 1600, 25),
+SIZES = {
+    "tiny": dict(layers=2, width=128, heads=2),
+    "small": dict(layers=12, width=768, heads=12),
+    "medium": dict(layers=24, width=1024, heads=16),
+    "large": dict(layers=36, width=1280, heads=20),
+    "xl": dict(layers=48, width=1600, heads=25),
 }
 
 
 def get_config(size="small"):
-    layers, width, heads = pick(SIZES, size, "size")
+    s = pick(SIZES, size, "size")
     return ConfigDict({
         "model": {
             "family": "decoder",
             "vocab": 50257,
-            "width": width,
-            "layers": layers,
+            "width": s["width"],
+            "layers": s["layers"],
             "max_length": 1024,
-            "attention": {"heads": heads, "qkv_bias": True, "out_bias": True},
-            "feedforward": {"width": 4 * width, "kind": "gelu_tanh"},
+            "attention": {"heads": s["heads"], "qkv_bias": True, "out_bias": True},
+            "feedforward": {"width": 4 * s["width"], "kind": "gelu_tanh"},
             "position": {"scheme": "learned(stddev=0.01)"},
-            "initial": {"kernel": "normal(stddev=0.02)", "by_depth": True},
+            "init": {"kernel": "normal(stddev=0.02)", "scale_by_depth": True},
             "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
         }
     })  # fmt: skip

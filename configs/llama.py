@@ -37,7 +37,7 @@ def get_config(size="7b"):
             "feedforward": {"width": s["hidden"], "kind": "swiglu", "bias": False},
             "norm": {"kind": "rms", "eps": s.get("eps", 1e-5)},
             "position": {"scheme": f"rotary(base={s.get('base', 10_000.0)})"},
-            "initial": {"kernel": "normal(stddev=0.02)"},
+            "init": {"kernel": "normal(stddev=0.02)"},
             "tied": size == "260k",
         }
     })  # fmt: skip

@@ -26,9 +26,9 @@ def get_config():
             "feedforward": {"width": 512, "bias": False},
             "norm": {"bias": False},
             "position": {"scheme": "learned"},
-            "initial": {"kernel": "normal(stddev=0.02)", "by_depth": True},
+            "init": {"kernel": "normal(stddev=0.02)", "scale_by_depth": True},
         },
-        "data": {"task": "characters(path='tinyshakespeare/input.txt', length=64)", "batch": 12},
+        "data": {"dataset": "characters(path='tinyshakespeare/input.txt', length=64)", "batch": 12},
         "optimizer": {
             "learning_rate": 2e-3,
             "schedule": "cosine(warmup=100, final=0.1)",

@@ -33,7 +33,7 @@ def get_config(what="lstm,next"):
             width=200,
             hidden=200,
             layers=2,
-            initial={"embedding": "uniform(limit=0.1)"},
+            init={"embedding": "uniform(limit=0.1)"},
             dropout={"embedding": 0.2, "residual": 0.2, "head": 0.2},
             **{"shape": shape, **pick(SHAPES, shape, "shape")},
         )

@@ -27,7 +27,7 @@ def get_config(what="gru,additive"):
             "hidden": 512,
             "max_length": 128,
             "attention": {"heads": 1, "score": score},
-            "look": "after" if score == "bilinear" else "before",
+            "decoder": "luong" if score == "bilinear" else "bahdanau",
             "dropout": {"embedding": 0.5, "head": 0.5},
         }
     })  # fmt: skip

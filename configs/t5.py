@@ -13,44 +13,45 @@ from ml_collections import ConfigDict
 
 from tfm.names import pick
 
-SIZES = {  # layers, width, heads, head width, hidden
-    "tiny": (2, 64, 4, 16, 128),
-    "small": (6, 512, 8, 64, 2048),
-    "base": (12, 768, 12, 64, 3072),
-    "large": (24, 1024, 16, 64, 4096),
-    "3b": (24, 1024, 32, 128, 16384),
-    "11b": (24, 1024, 128, 128, 65536),
-    "v1_1_small": (8, 512, 6, 64, 1024),
-    "v1_1_base": (12, 768, 12, 64, 2048),
-    "v1_1_large": (24, 1024, 16, 64, 2816),
-    "v1_1_xl": (24, 2048, 32, 64, 5120),
-    "v1_1_xxl": (24, 4096, 64, 64, 10240),
+SIZES = {
+    "tiny": dict(layers=2, width=64, heads=4, head_width=16, hidden=128),
+    "small": dict(layers=6, width=512, heads=8, head_width=64, hidden=2048),
+    "base": dict(layers=12, width=768, heads=12, head_width=64, hidden=3072),
+    "large": dict(layers=24, width=1024, heads=16, head_width=64, hidden=4096),
+    "3b": dict(layers=24, width=1024, heads=32, head_width=128, hidden=16384),
+    "11b": dict(layers=24, width=1024, heads=128, head_width=128, hidden=65536),
+    "v1_1_small": dict(layers=8, width=512, heads=6, head_width=64, hidden=1024),
+    "v1_1_base": dict(layers=12, width=768, heads=12, head_width=64, hidden=2048),
+    "v1_1_large": dict(layers=24, width=1024, heads=16, head_width=64, hidden=2816),
+    "v1_1_xl": dict(layers=24, width=2048, heads=32, head_width=64, hidden=5120),
+    "v1_1_xxl": dict(layers=24, width=4096, heads=64, head_width=64, hidden=10240),
 }
-PLACES = ("embedding", "attention", "residual", "feedforward", "output")
+SITES = ("embedding", "attention", "residual", "feedforward", "output")
 
 
 def get_config(size="small"):
-    layers, width, heads, head_width, hidden = pick(SIZES, size, "size")
+    s = pick(SIZES, size, "size")
+    stddev = f"{s['width'] ** -0.5:.5f}"
     first = not size.startswith("v1_1")
     return ConfigDict({
         "model": {
             "family": "encoder_decoder",
             "vocab": 32128,
-            "width": width,
-            "layers": layers,
+            "width": s["width"],
+            "layers": s["layers"],
             "max_length": 512,
-            "attention": {"heads": heads, "head_width": head_width, "score": "dot"},
+            "attention": {"heads": s["heads"], "head_width": s["head_width"], "score": "dot"},
             "feedforward": {
-                "width": hidden,
+                "width": s["hidden"],
                 "kind": "relu" if first else "geglu_tanh",
                 "bias": False,
             },
             "norm": {"kind": "rms", "eps": 1e-6},
-            "position": {"scheme": f"relative(stddev={width**-0.5:.5f})"},
-            "decoder_scheme": f"relative(bidirectional=False, stddev={width**-0.5:.5f})",
+            "position": {"scheme": f"relative(stddev={stddev})"},
+            "decoder_scheme": f"relative(bidirectional=False, stddev={stddev})",
             "tied": first,
             "scale_head": first,
-            "initial": {"embedding": "normal(stddev=1.0)", "small_query": True},
-            "dropout": dict.fromkeys(PLACES, 0.1) if first else {},  # 1.1 was trained without
+            "init": {"embedding": "normal(stddev=1.0)", "small_query": True},
+            "dropout": dict.fromkeys(SITES, 0.1) if first else {},  # 1.1 was trained without
         }
     })  # fmt: skip

@@ -12,32 +12,32 @@ from ml_collections import ConfigDict
 
 from tfm.names import pick
 
-SIZES = {  # layers, width, heads, hidden, dropout, vocabulary
-    "tiny": (2, 64, 4, 128, 0.1, 1000),
-    "small": (3, 256, 8, 512, 0.1, 10000),
-    "base": (6, 512, 8, 2048, 0.1, 37000),
-    "big": (6, 1024, 16, 4096, 0.3, 37000),
+SIZES = {
+    "tiny": dict(layers=2, width=64, heads=4, hidden=128, dropout=0.1, vocab=1000),
+    "small": dict(layers=3, width=256, heads=8, hidden=512, dropout=0.1, vocab=10000),
+    "base": dict(layers=6, width=512, heads=8, hidden=2048, dropout=0.1, vocab=37000),
+    "big": dict(layers=6, width=1024, heads=16, hidden=4096, dropout=0.3, vocab=37000),
 }
 
 
 def get_config(size="base"):
-    layers, width, heads, hidden, dropout, vocab = pick(SIZES, size, "size")
+    s = pick(SIZES, size, "size")
     return ConfigDict({
         "model": {
             "family": "encoder_decoder",
-            "vocab": vocab,
-            "width": width,
-            "layers": layers,
+            "vocab": s["vocab"],
+            "width": s["width"],
+            "layers": s["layers"],
             "max_length": 512,
             "scale_embedding": True,
-            "attention": {"heads": heads},
-            "feedforward": {"width": hidden, "kind": "relu"},
-            "norm": {"place": "post"},
+            "attention": {"heads": s["heads"]},
+            "feedforward": {"width": s["hidden"], "kind": "relu"},
+            "norm": {"placement": "post"},
             "position": {"scheme": "sinusoidal"},
-            "initial": {
+            "init": {
                 "kernel": "glorot_uniform",
-                "embedding": f"normal(stddev={width**-0.5:.5f})",
+                "embedding": f"normal(stddev={s['width'] ** -0.5:.5f})",
             },
-            "dropout": {"embedding": dropout, "residual": dropout},
+            "dropout": {"embedding": s["dropout"], "residual": s["dropout"]},
         }
     })  # fmt: skip

@@ -1,11 +1,14 @@
 """The command line, from the outside."""
 
+import importlib
 import json
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from tfm import cli
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -37,6 +40,7 @@ def test_help_imports_nothing_heavy():
         ["describe"],
         ["import"],
         ["export"],
+        ["ls"],
         ["train"],
         ["eval"],
         ["sweep"],
@@ -47,6 +51,27 @@ def test_every_verb_helps(verb):
     result = tfm(*verb, "--help")
     assert result.returncode == 0
     assert verb[0] in result.stdout
+
+
+@pytest.mark.parametrize("verb", ["train", "sweep", "describe"])
+def test_help_lists_the_keys_of_a_run(verb):
+    text = " ".join(tfm(verb, "--help").stdout.split())
+    assert "data.batch 64 int, at least 1" in text
+    assert "train.steps needed int" in text
+    assert "optimizer.schedule constant name(option=value): constant, cosine" in text
+    assert "model.family needed one of encoder, decoder, encoder_decoder" in text
+
+
+def test_help_lists_the_keys_of_a_config_with_its_values():
+    text = " ".join(tfm("describe", "--config=configs/gpt2.py:tiny", "--help").stdout.split())
+    assert "model.attention.score scaled_dot name: dot, scaled_dot, additive" in text
+    assert "model.family decoder one of encoder" in text
+    assert "model.width 128 int, at least 1" in text
+    assert "model.dropout.feedforward None float, at least 0, below 1, or None" in text
+    missing = tfm("train", "--config=configs/nowhere.py", "--help")
+    assert missing.returncode == 2
+    assert "no Python file" in missing.stderr
+    assert "Traceback" not in missing.stderr
 
 
 def test_describe_prints_a_tree_or_json():
@@ -66,6 +91,12 @@ def test_bench_compile_measures():
     assert rows[0]["ratio"] == 1
 
 
+def test_every_verb_starts_somewhere():
+    for where in (*cli.VERBS.values(), *cli.BENCHES.values()):
+        module, _, function = where.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
 def test_version():
     assert tfm("version").stdout.startswith("tfm ")
 
@@ -75,14 +106,14 @@ def test_version():
     [
         (["bnech"], "unknown verb 'bnech'; did you mean 'bench'?"),
         (["bench", "atention"], "unknown bench 'atention'; did you mean 'attention'?"),
-        (["bench"], "One of: attention"),
+        (["bench"], "which bench? One of: attention"),
         (["bench", "attention", "--config.kv_heads=0"], "must be at least 1"),
         (["bench", "attention", "--config.lengths=()"], "must not be empty"),
         (["bench", "attention", "--config.implementations=('fused',)"], "cannot do scores other"),
         (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
         (["bench", "attention", "--config=nowhere.py"], "no Python file"),
         (["bench", "compile", "--config.batch=0"], "must be at least 1"),
-        (["bench", "compile", "--config.model.layers=7"], "follow from layers and scan"),
+        (["bench", "compile", "--config.model.layers=7"], "model.layers follows from layers"),
         (["describe"], "which config? Write --config=FILE.py"),
         (
             ["describe", "--config=configs/gpt2.py:smal"],
@@ -90,7 +121,7 @@ def test_version():
         ),
         (
             ["describe", "--config=configs/gpt2.py:tiny", "--config.model.num_layer=3"],
-            "configs/gpt2.py:tiny has no key 'model.num_layer'; did you mean 'model.layers'?",
+            "unknown key 'model.num_layer'; did you mean 'model.layers'? (configs/gpt2.py:tiny)",
         ),
         (
             ["describe", "--config=configs/gpt2.py:tiny", "--config.model.feedforward.kind=swigul"],
@@ -98,7 +129,7 @@ def test_version():
         ),
         (
             ["describe", "--config=configs/gpt2.py:tiny", "--config.model.attention.heads=5"],
-            "model.attention.heads=5 does not divide model.width=128; did you mean",
+            "model.attention.heads=5 does not divide width=128; did you mean heads=4?",
         ),
     ],
 )

@@ -8,14 +8,18 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from quick import jit
 
+from tests.helpers.quick import jit
 from tfm import config
+from tfm.bench.attention import AttentionBench
 from tfm.models import build
 from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
+from tfm.spec import to_spec
+from tfm.train import spec as train
 
 FOLDER = pathlib.Path(__file__).parent.parent / "configs"
+TASKS = ["copy", "reverse", "sort", "induction", "recall", "addition", "dyck", "listops", "parity"]
 ARGUMENTS = {
     "bert": ["tiny", "mini", "small", "medium", "base", "large"],
     "cnn": [""],
@@ -27,13 +31,12 @@ ARGUMENTS = {
     "seq2seq": ["gru,additive", "lstm,bilinear", "rnn,none"],
     "t5": ["tiny", "small", "base", "large", "3b", "11b", "v1_1_small", "v1_1_base", "v1_1_large",
            "v1_1_xl", "v1_1_xxl"],
-    "tasks": ["copy", "reverse", "sort", "induction", "recall", "addition", "dyck", "listops",
-              "parity"],
+    **{f"tasks/{task}": [""] for task in TASKS},
     "transformer": ["tiny", "small", "base", "big"],
     "ul2": ["tiny", "base", "20b"],
     "word2vec": ["skip_gram", "cbow"],
 }  # fmt: skip
-FILES = {path.stem for path in FOLDER.glob("*.py")} - {"new_score"}  # which configures a bench
+FILES = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.py")}
 STEPS = ["bert:base", "cnn:", "gpt2:small", "llama:3-8b", "mlp:", "rnn:lstm,N:N", "rnn:gru,N:1",
          "rnn:rnn,1:N", "rnn:lstm,next", "seq2seq:gru,additive", "seq2seq:lstm,bilinear",
          "seq2seq:gru,none", "t5:small", "t5:v1_1_base", "transformer:base", "ul2:20b",
@@ -45,10 +48,17 @@ SIZES = {
 LENGTH = 5
 
 
-def load(where):
+def tree(where):
     name, _, argument = where.partition(":")
     path = f"{FOLDER / name}.py" + (f":{argument}" if argument else "")
-    return build.spec(build.fill(config.load(path)))
+    return config.load(path).to_dict()
+
+
+def load(where):
+    """The model of a config. The sizes of a task's model come from its data."""
+    if where.startswith("tasks/"):
+        return train.open_data(train.read(tree(where)))[0].model
+    return build.spec(tree(where))
 
 
 def shrink(spec):
@@ -67,13 +77,27 @@ def shrink(spec):
 
 def parameters(spec):
     module, inputs = build.model(spec), build.example(spec, 1, 4)
-    tree = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
-    return sum(leaf.size for leaf in jax.tree.leaves(tree["params"]))
+    shapes = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
 
 
 def test_no_config_is_forgotten():
-    assert set(ARGUMENTS) == FILES
-    assert FILES - {where.partition(":")[0] for where in STEPS} == {"nanogpt", "tasks"}  # decoders
+    assert set(ARGUMENTS) == FILES - {"new_score"}  # which configures a benchmark
+    steps = {where.partition(":")[0] for where in STEPS}
+    assert {name for name in ARGUMENTS if "/" not in name} - steps == {"nanogpt"}  # a decoder
+
+
+@pytest.mark.parametrize("name", [*(f"tasks/{task}" for task in TASKS), "nanogpt"])
+def test_a_run_is_complete(name):
+    run = train.read(tree(f"{name}:"))
+    assert run.data.dataset.names == (pathlib.Path(name).name.replace("nanogpt", "characters"),)
+    assert run.train.steps >= 1000
+
+
+def test_the_benchmark_of_a_new_score(own_tables):
+    bench = to_spec(AttentionBench, tree("new_score"))
+    assert bench.scores == ("scaled_dot", "loud")
+    assert set(bench.scores[1].entry.params) == {"log_scale_H", "gain_H"}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -85,7 +109,8 @@ def test_builds_at_every_size(name):
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_the_docstring_tells_the_truth(name):
     text = (FOLDER / f"{name}.py").read_text().split('"""')[1]
-    (argument,) = re.findall(rf"tfm \w+ --config=configs/{name}\.py:?(\S*)", text)
+    (argument,) = re.findall(rf"tfm [\w ]+ --config=configs/{name}\.py:?(\S*)", text)
+    assert argument in ["", *ARGUMENTS.get(name, [])]
     for count in re.findall(r"prints ([\d,]+) parameters", text):
         assert parameters(load(f"{name}:{argument}")) == int(count.replace(",", ""))
 
@@ -104,14 +129,13 @@ def test_a_gradient_step(where):
         for name, x in shapes.items()
     }
     variables = jit(module.init)(jax.random.key(0), **inputs)
-    rest = {name: tree for name, tree in variables.items() if name != "params"}
+    rest = {name: state for name, state in variables.items() if name != "params"}
     rates = build.rates(spec)
-    train = {"train": True} if "batch_stats" in rest else {}
 
     def loss(params, inputs, dropouts):
         options = {} if dropouts is None else {"dropouts": dropouts}
         out, _ = module.apply(
-            {"params": params, **rest}, **inputs, **options, **train, mutable=list(rest)
+            {"params": params, **rest}, **inputs, **options, train=True, mutable=list(rest)
         )
         leaves = jax.tree.leaves(out)
         return sum(jnp.mean(jax.nn.logsumexp(x, -1) - x[..., 1]) for x in leaves)
@@ -141,21 +165,21 @@ def test_intermediates_are_returned_by_name(where):
     spec = shrink(load(where))
     module, inputs = build.model(spec), build.example(spec, 3, LENGTH)
     variables = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
-    want = ["states"]
+    names = ["states"]
     if "attention" in {field.name for field in dataclasses.fields(spec)} and spec.attention:
-        want += ["weights"] if spec.attention.score != "none" else []
+        names += ["weights"] if spec.attention.score != "none" else []
     if getattr(spec, "cell", "rnn") != "rnn":
-        want += ["gates"]
-    apply = lambda variables, inputs, want: module.apply(variables, **inputs, want=want)
+        names += ["gates"]
+    apply = lambda variables, inputs, names: module.apply(variables, **inputs, capture=names)
     plain = jax.eval_shape(lambda v, i: apply(v, i, ()), variables, inputs)
-    logits, made = jax.eval_shape(lambda v, i: apply(v, i, tuple(want)), variables, inputs)
+    logits, made = jax.eval_shape(lambda v, i: apply(v, i, tuple(names)), variables, inputs)
     assert logits == plain
-    names = " ".join(
+    found = " ".join(
         jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(made)
     )
-    for name in want:
-        assert {"states": "states_", "weights": "weights_", "gates": "gate_"}[name] in names
-    with pytest.raises(UserError, match="nothing is called 'state' here; did you mean 'states'"):
+    for name in names:
+        assert {"states": "states_", "weights": "weights_", "gates": "gate_"}[name] in found
+    with pytest.raises(UserError, match="no intermediate 'state' here; did you mean 'states'"):
         jax.eval_shape(lambda v, i: apply(v, i, ("state",)), variables, inputs)
 
 

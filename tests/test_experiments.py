@@ -1,4 +1,4 @@
-"""The studies that are shipped: they expand, their budgets are equal, their tasks tell apart."""
+"""The studies of the repository: they expand, their budgets are equal, their tasks work."""
 
 import csv
 import pathlib
@@ -20,14 +20,14 @@ class Nobody:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_expands_and_tells_what_was_found(name):
+def test_a_study_expands_to_the_runs_of_its_results(name):
     folder = ROOT / "experiments" / name
     jobs = plan.expand(study.load(str(folder)))
     text = (folder / "README.md").read_text()
     assert f"tfm sweep experiments/{name}" in text
     rows = csv.DictReader((folder / "results" / "runs.csv").read_text().splitlines())
-    told = {(row["id"], row["variant"], row["task"], row["status"]) for row in rows}
-    assert told == {(job.id, job.variant, job.task, "done") for job in jobs}
+    found = {(row["id"], row["variant"], row["task"], row["status"]) for row in rows}
+    assert found == {(job.id, job.variant, job.task, "done") for job in jobs}
 
 
 @pytest.mark.slow
@@ -54,8 +54,8 @@ def test_a_task_is_learned_by_a_model_that_can_and_by_none_that_cannot(
     task, steps, blind, tmp_path
 ):
     for change, learns in (("seed=1", True), (blind, False)):
-        argv = [f"--config={ROOT}/configs/tasks.py:{task}", f"--config.{change}",
+        argv = [f"--config={ROOT}/configs/tasks/{task}.py", f"--config.{change}",
                 f"--config.train.steps={steps}", "--config.data.examples=20000"]  # fmt: skip
-        run = spec.read(config.from_command_line(argv, fill=spec.fill))
+        run = spec.read(config.from_command_line(argv, spec.RunSpec))
         found = loop.train(run, str(tmp_path / change), Nobody())["valid"]
         assert found["accuracy"] > 0.97 if learns else found["exact"] < 0.02, (change, found)

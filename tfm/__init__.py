@@ -1,3 +1,12 @@
 """tfm: does this change to a sequence model help, and how sure are we?"""
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def load(folder: str, checkpoint: str = "best") -> Any:
+    """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`."""
+    from tfm.train.load import load as load_run
+
+    return load_run(folder, checkpoint)

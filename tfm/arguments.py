@@ -1,4 +1,4 @@
-"""The words of a command line: --NAME=VALUE, --FLAG, plain words, and what is for the config."""
+"""The command line of a verb: --NAME=VALUE, --FLAG, plain words, and the config's overrides."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def split(
     flags: Sequence[str] = (),
     config: bool = True,
 ) -> Arguments:
-    """The command line taken apart; a word too many or too few, or one unknown, is named."""
+    """The parts of a command line. What is unknown, missing or too much is an error."""
     out = Arguments([], {}, set(), [])
     known = [f"--{name}" for name in (*options, *flags, *(["config"] if config else []))]
     for arg in argv:
@@ -35,11 +35,11 @@ def split(
             out.config.append(arg)
         elif name in flags:
             if equals:
-                raise UserError(f"{arg}: write --{name} alone, it takes no value")
+                raise UserError(f"{arg}: write --{name}; it takes no value")
             out.flags.add(name)
         elif name in options:
             if not value:
-                raise UserError(f"{arg} gives no value: write --{name}=VALUE, with nothing between")
+                raise UserError(f"{arg} gives no value: write --{name}=VALUE, without spaces")
             if name in out.options:
                 raise UserError(f"--{name} is given more than once")
             out.options[name] = value
@@ -54,7 +54,7 @@ def split(
 
 
 def whole(arguments: Arguments, name: str, default: int, least: int = 1) -> int:
-    """The whole number that an option gives."""
+    """The value of an option that is a whole number."""
     text = arguments.options.get(name, str(default))
     if not text.isdecimal() or int(text) < least:
         raise UserError(f"'--{name}={text}': write --{name}=N, a whole number of at least {least}")

@@ -1,8 +1,9 @@
 """The command line: verbs only. Nothing heavy is imported until a verb needs it."""
 
+import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 HELP = ("-h", "--help", "help")
 USAGE = """\
@@ -12,34 +13,51 @@ tfm: does this change to a sequence model help, and how sure are we?
 
 verbs
   sweep              run the variants of a study, and compare them
-  train              train a model, or go on with one that was interrupted
-  eval               what a trained model is worth, with intervals
+  train              train a model, or resume a run that was interrupted
+  eval               evaluate a trained model, with intervals
+  ls                 list runs: what they are, their status, their best loss
   describe           a model as a tree: parameters, FLOPs, memory
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
   bench compile      compile time of scanned and unrolled layers
-  version            the versions of tfm and of what it stands on
+  version            the versions of tfm and of its main libraries
 
   tfm VERB --help    what a verb does, and the keys of its config
 """
 
 
+VERBS = {  # where each verb starts
+    "bench": "tfm.cli:bench",
+    "describe": "tfm.train.describe:main",
+    "eval": "tfm.train.main:main_eval",
+    "export": "tfm.interop.folder:main_export",
+    "import": "tfm.interop.folder:main_import",
+    "ls": "tfm.report.ls:main",
+    "sweep": "tfm.sweep.main:main",
+    "train": "tfm.train.main:main_train",
+    "version": "tfm.cli:version",
+}
+BENCHES = {"attention": "tfm.bench.attention:main", "compile": "tfm.bench.compile:main"}
+
+
+def start(where: str, argv: Sequence[str]) -> None:
+    module, _, function = where.partition(":")
+    getattr(importlib.import_module(module), function)(argv)
+
+
 def bench(argv: Sequence[str]) -> None:
-    from tfm.bench import attention
-    from tfm.bench import compile as compile_time
     from tfm.names import UserError, pick
 
-    benches = {"attention": attention.main, "compile": compile_time.main}
     if argv and argv[0] in HELP:
-        print(f"tfm bench WHAT: measure one of: {', '.join(benches)}\n  tfm bench WHAT --help")
+        print(f"tfm bench NAME: measure one of: {', '.join(BENCHES)}\n  tfm bench NAME --help")
         return
     if not argv:
-        raise UserError(f"bench what? One of: {', '.join(benches)}")
-    pick(benches, argv[0], "bench")(argv[1:])
+        raise UserError(f"which bench? One of: {', '.join(BENCHES)}")
+    start(pick(BENCHES, argv[0], "bench"), argv[1:])
 
 
 def version(argv: Sequence[str]) -> None:
-    """The versions of tfm and of what it stands on."""
+    """The versions of tfm and of its main libraries."""
     from importlib import metadata
 
     if argv:
@@ -49,52 +67,12 @@ def version(argv: Sequence[str]) -> None:
         print(package, metadata.version(package))
 
 
-def describe(argv: Sequence[str]) -> None:
-    from tfm.inspect.describe import main
+def print_keys(argv: Sequence[str]) -> None:
+    """The keys of a run, or of the config that is given."""
+    from tfm.help import keys_text
+    from tfm.train.spec import RunSpec
 
-    main(argv)
-
-
-def train(argv: Sequence[str]) -> None:
-    from tfm.train.main import main_train
-
-    main_train(argv)
-
-
-def sweep(argv: Sequence[str]) -> None:
-    from tfm.report.main import main
-
-    main(argv)
-
-
-def evaluate(argv: Sequence[str]) -> None:
-    from tfm.train.main import main_eval
-
-    main_eval(argv)
-
-
-def import_weights(argv: Sequence[str]) -> None:
-    from tfm.interop.folder import main_import
-
-    main_import(argv)
-
-
-def export_weights(argv: Sequence[str]) -> None:
-    from tfm.interop.folder import main_export
-
-    main_export(argv)
-
-
-VERBS: dict[str, Callable[[Sequence[str]], None]] = {
-    "bench": bench,
-    "describe": describe,
-    "eval": evaluate,
-    "export": export_weights,
-    "import": import_weights,
-    "sweep": sweep,
-    "train": train,
-    "version": version,
-}
+    print(keys_text(argv, RunSpec), end="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -105,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tfm.names import UserError, pick
 
     try:
-        pick(VERBS, argv[0], "verb")(argv[1:])
+        start(pick(VERBS, argv[0], "verb"), argv[1:])
+        if argv[0] in ("describe", "sweep", "train") and {"-h", "--help"} & set(argv):
+            print_keys(argv)
     except UserError as e:
         files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
         where = "".join(f" ({file})" for file in files if file not in str(e))
@@ -113,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has stopped, as `head` does
+    except BrokenPipeError:  # the reader of our output has stopped, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     return 0

@@ -1,57 +1,60 @@
-"""Configs: Python files that are run by path, overridden from the command line, and made specs.
+"""Config files: Python files that are run by path and overridden from the command line.
 
 A config file defines `get_config()`, which returns an `ml_collections.ConfigDict`. It may also
-define `SCORES`, `MASKS`, `NORMALIZERS`, `POSITIONS`, `JOINS` or `TASKS`: what is in them is added
-to the library's tables in every process that loads the file, so that a new idea needs no edit of
-`tfm`.
+define `SCORES`, `MASKS`, `MIXERS` or any other of `TABLES`: their entries are added to the
+library's tables in every process that loads the file, so a new idea needs no edit of `tfm`.
 """
 
-import ast
 import contextlib
-import copy
-import dataclasses
-import functools
 import importlib.util
 import inspect
 import json
 import pathlib
-import re
 import sys
 import traceback
 import types
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
 from tfm import origin
-from tfm.data.batch import Task
-from tfm.data.tasks import TASKS
-from tfm.names import UserError, suggest
+from tfm.data.datasets import DATASETS
+from tfm.layers.feedforward import FEEDFORWARDS
+from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.norm import NORMS, Norm
+from tfm.names import UserError
+from tfm.objectives.table import OBJECTIVES, Objective
 from tfm.ops.masks import MASKS, Mask
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.scores import SCORES, Score
+from tfm.spec import Spec, Tree, named, parse, replaced
 
-Spec = TypeVar("Spec")
-
+# What a user's file may bring: the library's table, and what its entries are.
 TABLES: dict[str, MutableMapping[str, Any]] = {
     "SCORES": SCORES,
     "MASKS": MASKS,
     "NORMALIZERS": NORMALIZERS,
     "POSITIONS": POSITIONS,
     "JOINS": JOINS,
-    "TASKS": TASKS,
+    "NORMS": NORMS,
+    "MIXERS": MIXERS,
+    "FEEDFORWARDS": FEEDFORWARDS,
+    "DATASETS": DATASETS,
+    "OBJECTIVES": OBJECTIVES,
 }
-_MADE_OF: dict[str, tuple[type, ...]] = {
+ENTRIES: dict[str, tuple[type, ...]] = {
     "SCORES": (Score,),
     "MASKS": (Mask, types.FunctionType),
     "NORMALIZERS": (Normalizer,),
     "POSITIONS": (Position, types.FunctionType),
     "JOINS": (types.FunctionType,),
-    "TASKS": (Task, types.FunctionType),
+    "NORMS": (Norm,),
+    "MIXERS": (Mixer, types.FunctionType),
+    "FEEDFORWARDS": (type,),
+    "DATASETS": (types.FunctionType,),
+    "OBJECTIVES": (Objective, types.FunctionType, type),
 }
 _added_by: dict[tuple[str, str], pathlib.Path] = {}  # (table, name) → the file it came from
 
@@ -72,7 +75,7 @@ def load(where: str) -> ConfigDict:
         raise UserError(f"get_config() of {path} takes no argument, but {where!r} gives one")
     if not colon and any(p.default is p.empty for p in takes):
         raise UserError(f"get_config() of {path} needs an argument: write {path}:ARGUMENT")
-    with told(f"get_config() of {path}"):
+    with user_code(f"get_config() of {path}"):
         config = get_config(argument) if colon else get_config()
     if not isinstance(config, ConfigDict):
         raise UserError(f"get_config() of {path} returns {type(config).__name__}, not a ConfigDict")
@@ -97,8 +100,8 @@ def _json(path: pathlib.Path) -> ConfigDict:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
-    """Within it, whatever goes wrong in a person's own code is told with its line."""
+def user_code(what: str) -> Iterator[None]:
+    """Within it, an error in the user's own code is reported with its file and line."""
     try:
         yield
     except UserError:
@@ -112,14 +115,14 @@ def told(what: str) -> Iterator[None]:
 
 
 def run_file(path: pathlib.Path) -> types.ModuleType:
-    """The module that a Python file makes, run by its path; its tables join the library's."""
+    """Run a Python file by its path; the entries of its tables are added to the library's."""
     path = path.resolve()
     spec = importlib.util.spec_from_file_location(f"tfm config {path}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UserError(f"no Python file {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
-    with told(str(path)):
+    with user_code(str(path)):
         spec.loader.exec_module(module)
     for name in TABLES:
         if not isinstance(getattr(module, name, {}), dict):
@@ -133,8 +136,8 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
             raise UserError(f"{path}: {name}[{key!r}] is taken by {owner}; choose another name")
         if not isinstance(key, str) or not key.isidentifier():
             raise UserError(f"{path}: {name}[{key!r}]: its name must be a word, as 'my_idea'")
-        if not isinstance(entry, _MADE_OF[name]):
-            kinds = " or a ".join(kind.__name__ for kind in _MADE_OF[name])
+        if not isinstance(entry, ENTRIES[name]):
+            kinds = " or a ".join(kind.__name__ for kind in ENTRIES[name])
             raise UserError(f"{path}: {name}[{key!r}] must be a {kinds}, not {entry!r}")
     for name, key, entry in entries:
         TABLES[name][key] = entry
@@ -142,163 +145,57 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
     return module
 
 
-class Entry(NamedTuple):
-    """An entry of a user's own table: where it stands, and a hash of its source."""
+class UserEntry(NamedTuple):
+    """An entry of a user's own table: the file that it stands in, and a hash of its source."""
 
     file: str
     digest: str
 
 
-def brought(named: Mapping[str, Iterable[str]]) -> dict[str, Entry]:
-    """The entries of users' own tables that are named: `named` holds, for each table, texts.
-
-    The digest tells an edited score from the one before.
-    """
-    found: dict[str, Entry] = {}
-    for (table, name), path in sorted(_added_by.items()):
-        words = {word for text in named.get(table, ()) for word in re.findall(r"\w+", text)}
-        if name in words:
-            found[f"{table}.{name}"] = Entry(str(path), origin.digest(path, table, name))
-    return found
+def user_entries(spec: Spec) -> dict[str, UserEntry]:
+    """The entries of users' own tables that a spec names. The digest changes with the source."""
+    names = {id(table): name for name, table in TABLES.items()}
+    found: dict[str, UserEntry] = {}
+    for table, text in named(spec):
+        for entry in text.names:
+            path = _added_by.get((names.get(id(table), ""), entry))
+            if path is not None:
+                name = names[id(table)]
+                digest = origin.digest(path, name, entry)
+                found[f"{name}.{entry}"] = UserEntry(str(path), digest)
+    return dict(sorted(found.items()))
 
 
 def from_command_line(
-    argv: Sequence[str],
-    default: ConfigDict | None = None,
-    fill: Callable[[ConfigDict], ConfigDict] = lambda config: config,
-) -> ConfigDict:
-    """The config that `--config=file.py:argument --config.a.b=3` describe.
+    argv: Sequence[str], cls: type[Spec], default: Tree | None = None
+) -> dict[str, Any]:
+    """The config that `--config=file.py:argument --config.a.b=3` describe, as nested dicts.
 
-    Without `--config`, the overrides apply to `default`. `fill` adds the keys that a file leaves
-    to their defaults, so that they can be overridden too.
+    `cls` is the spec that it is for. Without `--config`, the overrides apply to `default`.
     """
     files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
-    overrides = [arg for arg in argv if not arg.startswith("--config=")]
     if len(files) > 1:
         raise UserError(f"--config is given {len(files)} times")
     if not files and default is None:
         raise UserError("which config? Write --config=FILE.py or --config=FILE.py:ARGUMENT")
-    where = files[0] if files else "the default config"
-    config = copy.deepcopy(default).lock() if default and not files else load(where)
-    try:
-        config = fill(config)
-    except UserError as e:
-        raise UserError(f"{where}: {e}") from e
-    for arg in overrides:
-        name, equals, text = arg.partition("=")
-        key = name.removeprefix("--config.")
+    tree = load(files[0]).to_dict() if files else dict(default or {})
+    texts: dict[str, str] = {}
+    for arg in argv:
+        key, equals, text = arg.removeprefix("--config.").partition("=")
+        if arg.startswith("--config="):
+            continue
         if not arg.startswith("--config.") or not equals:
             raise UserError(f"cannot read {arg!r}; write --config=FILE or --config.KEY=VALUE")
-        config = _override(config, key, text, where)
+        texts[key] = text
+    return overridden(cls, tree, texts)
+
+
+def overridden(cls: type[Spec], tree: Tree, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The tree with what texts, as `--config.KEY=TEXT` gives them, stand for at dotted keys."""
     try:
-        return fill(config) if overrides else config
+        families = {k: text for k, text in texts.items() if k.rpartition(".")[2] == "family"}
+        tree = replaced(cls, tree, families)
+        changes = {key: parse(cls, tree, key, text) for key, text in texts.items()}
+        return replaced(cls, tree, {k: v for k, v in changes.items() if k not in families})
     except UserError as e:
-        raise UserError(f"{where}: {e}") from e
-
-
-def _override(config: ConfigDict, key: str, text: str, where: str) -> ConfigDict:
-    """The config with what `text` spells under the dotted `key`."""
-    *groups, last = key.split(".")
-    config = ConfigDict(config)
-    group = config
-    for name in groups:
-        if name in group and group[name] is None:  # a group that was left out begins here
-            with group.ignore_type():
-                group[name] = ConfigDict()
-            group[name][last] = None
-        group = group.get(name) if isinstance(group, ConfigDict) else None
-    if not isinstance(group, ConfigDict) or last not in group:
-        raise UserError(f"--config.{key}: {where} has no key {key!r}{suggest(key, paths(config))}")
-    before = group[last]
-    if isinstance(before, ConfigDict):
-        keys = ", ".join(f"--config.{key}.{name}" for name in before)
-        raise UserError(f"--config.{key} is a group; set one of: {keys}")
-    value = _spelled(text, before)
-    number = type(before) is float and type(value) is int
-    if None not in (before, value) and type(value) is not type(before) and not number:
-        raise UserError(
-            f"--config.{key}={text}: it must be {_kind(type(before))}, as {before!r} is ({where})"
-        )
-    with group.ignore_type():
-        group[last] = value
-    return config.lock()
-
-
-def _spelled(text: str, before: Any) -> Any:
-    """The value that `text` spells, where `before` stood."""
-    if text == "None":
-        return None
-    if isinstance(before, str):
-        return text
-    try:
-        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError):
-        value = tuple(text.split(",")) if isinstance(before, tuple | list) else text
-    if isinstance(before, tuple | list):
-        return type(before)(value if isinstance(value, tuple | list) else (value,))
-    return value
-
-
-def paths(config: ConfigDict, prefix: str = "") -> Iterator[str]:
-    """The dotted names of all values."""
-    for key in config:
-        yield prefix + key
-        if isinstance(config[key], ConfigDict):
-            yield from paths(config[key], f"{prefix}{key}.")
-
-
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def to_spec(cls: type[Spec], config: ConfigDict | dict[str, Any], prefix: str = "") -> Spec:
-    """A frozen dataclass from a config: every key known, every value of its field's type."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = _hints(typing.cast(Any, cls))
-    values = {}
-    for key, value in config.items():
-        if key not in fields:
-            raise UserError(f"unknown key {prefix + key!r}{suggest(key, fields)}")
-        values[key] = _value(hints[key], value, prefix + key)
-    for name, field in fields.items():
-        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
-            raise UserError(f"missing key {prefix + name!r}")
-    return cls(**values)
-
-
-def from_spec(spec: Any) -> ConfigDict:
-    """The config of a spec, with a key for every field; what is None may be set to its type."""
-    hints = _hints(typing.cast(Any, type(spec)))
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name)
-        if dataclasses.is_dataclass(value):
-            value = from_spec(value)
-        elif value is None:
-            kind, *_ = typing.get_args(hints[field.name])
-            value = None if dataclasses.is_dataclass(kind) else placeholder(kind)
-        values[field.name] = value
-    return ConfigDict(values)
-
-
-def _value(hint: Any, value: Any, key: str) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for option in options:
-        if dataclasses.is_dataclass(option) and isinstance(value, ConfigDict | dict):
-            return to_spec(typing.cast(type, option), value, f"{key}.")
-        item, *_ = typing.get_args(option) or (None,)
-        if item and isinstance(value, tuple | list):
-            return tuple(_value(item, v, f"{key}[{i}]") for i, v in enumerate(value))
-        if option is float and type(value) is int:
-            return float(value)
-        if option is type(value):
-            return value
-    raise UserError(f"{key} must be {' or '.join(map(_kind, options))}, not {value!r}")
-
-
-def _kind(hint: Any) -> str:
-    """A type, in words."""
-    if dataclasses.is_dataclass(hint):
-        return f"a group of {', '.join(field.name for field in dataclasses.fields(hint))}"
-    return "None" if hint is types.NoneType else getattr(hint, "__name__", str(hint))
+        raise UserError(f"--config: {e}") from e

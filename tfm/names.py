@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import inspect
 import operator
 import types
@@ -47,6 +48,16 @@ def read(text: str, table: Mapping[str, Any], what: str) -> Any:
     except SyntaxError as e:
         raise UserError(f"{what} {text!r} is not a name or name(option=value): {e.msg}") from None
     return _build(tree, table, what, text)
+
+
+@functools.cache
+def names_in(text: str) -> tuple[str, ...]:
+    """The entries of a table that a text mentions."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError:  # a plain name, as "N:1"
+        return (text,)
+    return tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
 
 
 def _build(node: ast.expr, table: Mapping[str, Any], what: str, text: str) -> Any:

@@ -1,7 +1,7 @@
-"""What an entry of a user's table is made of: its own source and all that it draws on in its file.
+"""Hashes of source code: an entry of a user's table, and all that it uses in its file.
 
 An edited score is another score, while an edit elsewhere in the file changes nothing. Comments,
-layout and docstrings do not count. Of what it imports, files of the user's own count as a whole.
+layout and docstrings do not count. The user's own modules that it imports count as a whole.
 """
 
 import ast
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 
 def digest(path: pathlib.Path, table: str, name: str) -> str:
-    """A hash of `TABLE["name"]` of a Python file, and of what its top level gives to it."""
+    """A hash of `TABLE["name"]` of a Python file, and of all that it uses from the top level."""
     return _digest(path.read_text(), table, name)
 
 
@@ -25,18 +25,18 @@ def _digest(text: str, table: str, name: str) -> str:
     _strip(tree)
     defined: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
-        for own in _defines(statement):
-            defined.setdefault(own, []).append(statement)
+        for symbol in _defines(statement):
+            defined.setdefault(symbol, []).append(statement)
     entry = _entry(defined.get(table, []), name)
     if entry is None:  # a table that is computed: all of the file may matter
         return _hash([ast.unparse(tree), _imported(tree)])
     used, todo = dict[str, list[ast.stmt]](), ["*", *_names(entry)]
     while todo:
-        own = todo.pop()
-        if own in defined and own not in used:
-            used[own] = defined[own]
-            todo += [more for statement in defined[own] for more in _names(statement)]
-    parts = [f"{own}: {ast.unparse(s)} {_imported(s)}" for own in sorted(used) for s in used[own]]
+        symbol = todo.pop()
+        if symbol in defined and symbol not in used:
+            used[symbol] = defined[symbol]
+            todo += [more for statement in defined[symbol] for more in _names(statement)]
+    parts = [f"{x}: {ast.unparse(s)} {_imported(s)}" for x in sorted(used) for s in used[x]]
     return _hash([ast.unparse(entry), *parts])
 
 
@@ -66,7 +66,7 @@ def _entry(tables: list[ast.stmt], name: str) -> ast.expr | None:
 
 
 def _defines(statement: ast.stmt) -> set[str]:
-    """The names to which a statement of the top level gives a meaning, or may give another."""
+    """The names that a statement of the top level defines, or may change."""
     match statement:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
@@ -76,7 +76,7 @@ def _defines(statement: ast.stmt) -> set[str]:
             return {target.id for target in targets if isinstance(target, ast.Name)}
         case ast.AnnAssign(target=ast.Name(id=name)):
             return {name}
-    return _mentions(statement)  # a loop, a branch, a call: it may change all that it names
+    return _mentions(statement)  # a loop, a branch, a call: it may change everything it mentions
 
 
 def _mentions(statement: ast.stmt) -> set[str]:
@@ -99,7 +99,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _imported(node: ast.AST) -> str:
-    """The code of the modules that are imported in it, and by those, if they are the user's own."""
+    """The code of the user's own modules that are imported in it, directly or indirectly."""
     found: dict[pathlib.Path, str] = {}
     todo = [node]
     while todo:
@@ -114,7 +114,7 @@ def _imported(node: ast.AST) -> str:
 
 
 def _modules(tree: ast.AST) -> Iterator[str]:
-    """What is imported, and what of it may be a module too."""
+    """The names of imported modules, and of imported names that may be modules."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
@@ -125,12 +125,12 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 
 def _own_file(module: str) -> pathlib.Path | None:
-    """The file of a module that is neither Python's, nor installed, nor the library's."""
+    """The file of a module that is not Python's, not installed and not the library's."""
     if module.partition(".")[0] in (*sys.stdlib_module_names, "tfm"):
         return None
     try:
         spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):  # nothing of that name, or no module
+    except (ImportError, ValueError, AttributeError):  # there is no such module
         return None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
@@ -140,7 +140,7 @@ def _own_file(module: str) -> pathlib.Path | None:
 
 
 def _strip(tree: ast.Module) -> None:
-    """Take docstrings out."""
+    """Remove docstrings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(
             node, clean=False

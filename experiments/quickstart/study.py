@@ -11,7 +11,7 @@ those of the encoder are then idle: nothing reads it).
 
 from tfm.sweep.space import chain, product, seeds, when
 
-FAMILIES = {  # task of configs/tasks.py → the feed-forward's width when there is no attention
+FAMILIES = {  # task in configs/tasks → the feed-forward's width when there is no attention
     "reverse": 320,  # an encoder–decoder: six attentions for four feed-forwards
     "sort": 256,  # an encoder
     "recall": 256,  # a decoder
@@ -24,7 +24,7 @@ METRIC = "accuracy"
 def sweep():
     families = [
         product(
-            {"config": [f"configs/tasks.py:{task}"]},
+            {"config": [f"configs/tasks/{task}.py"]},
             {"model.attention.score": ["additive", "dot", "scaled_dot", "none"]},
             when({"model.attention.score": "none"}, {"model.feedforward.width": [wide]}),
         )

@@ -1,6 +1,6 @@
 """Is every synthetic task solved by a model that can, and left unsolved by one that cannot?
 
-The configs of `configs/tasks.py` as they are; and a Transformer without positions, to which a
+The configs in `configs/tasks` as they are; and a Transformer without positions, to which a
 sequence and its reverse are the same, and one without attention, which cannot look anything up.
 
   tfm sweep experiments/tasks
@@ -16,7 +16,7 @@ NAMES = ("copy", "reverse", "sort", "induction", "recall", "addition", "dyck", "
 
 def sweep():
     return chain(
-        [{"config": f"configs/tasks.py:{task}"} for task in NAMES],
-        [{"config": "configs/tasks.py:reverse", "model.position.scheme": "none"}],
-        [{"config": "configs/tasks.py:recall", "model.attention.score": "none"}],
+        [{"config": f"configs/tasks/{task}.py"} for task in NAMES],
+        [{"config": "configs/tasks/reverse.py", "model.position.scheme": "none"}],
+        [{"config": "configs/tasks/recall.py", "model.attention.score": "none"}],
     )

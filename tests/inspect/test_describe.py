@@ -6,10 +6,9 @@ import json
 import jax
 import pytest
 from jax import numpy as jnp
-from ml_collections import ConfigDict
 
-from tfm.inspect import describe
-from tfm.inspect.memory import Cache, Kept, cache, kept
+from tfm.inspect.describe import describe
+from tfm.inspect.memory import Cache, Saved, cache, saved
 from tfm.models import build
 from tfm.models.spec import (
     AttentionSpec,
@@ -23,6 +22,7 @@ from tfm.models.spec import (
     Word2VecSpec,
 )
 from tfm.names import UserError
+from tfm.train.describe import main
 
 
 def llama(layers, width, heads, hidden, **more):
@@ -67,7 +67,7 @@ PUBLISHED = {
             "pooler": True,
             "attention": {"heads": 12, **BIASES},
             "feedforward": {"width": 3072},
-            "norm": {"place": "post", "embedding": True},
+            "norm": {"placement": "post", "embedding": True},
             "position": {"scheme": "learned"},
         },
         109_482_240,
@@ -97,7 +97,7 @@ def run(tmp_path, capsys):
     def run(model, *args):
         path = tmp_path / "config.json"
         path.write_text(json.dumps({"model": model}))
-        describe.main([f"--config={path}", *args])
+        main([f"--config={path}", *args])
         return capsys.readouterr().out
 
     return run
@@ -143,15 +143,15 @@ def test_text(run):
     assert "all pairs of tokens count" in text
 
 
-def test_parts_are_told_in_the_order_in_which_they_run(run):
+def test_parts_are_listed_in_the_order_in_which_they_run(run):
     tree = json.loads(run(llama(2, 32, 4, 48), "--length=8", "--json"))["tree"]
     names = [part["name"] for part in leaves(tree)]
-    attention = ["attention_norm", "query", "key", "value", "out"]
+    attention = ["attention_norm", "key", "value", "query", "out"]
     rest = ["feedforward_norm", "up", "gate", "down", "norm", "head"]
     assert names == ["token", *attention, *rest]
 
 
-def test_unrolled_layers_that_are_alike_are_told_once(run):
+def test_equal_unrolled_layers_are_shown_once(run):
     scanned, unrolled = (
         run(llama(3, 32, 4, 48, scan=scan), "--length=8") for scan in (True, False)
     )
@@ -172,11 +172,11 @@ def test_a_model_of_any_size_is_described_without_its_arrays(run):
 
 def test_the_default_length(run):
     assert json.loads(run(GPT2, "--json"))["length"] == 1024
-    assert describe.describe(RecurrentSpec(vocab=9, width=4, hidden=4)).length == 128
-    assert describe.describe(Word2VecSpec(vocab=9, width=4), batch=3).length == 1
+    assert describe(RecurrentSpec(vocab=9, width=4, hidden=4)).length == 128
+    assert describe(Word2VecSpec(vocab=9, width=4), batch=3).length == 1
 
 
-SEVEN_B = build.spec(ConfigDict({"model": llama(32, 4096, 32, 11008)}))
+SEVEN_B = build.spec({"model": llama(32, 4096, 32, 11008)})
 ATTENTION = AttentionSpec(heads=8, kv_heads=2)
 SMALL = dict(
     vocab=9, width=64, layers=3, max_length=16, attention=ATTENTION,
@@ -185,39 +185,49 @@ SMALL = dict(
 
 
 @pytest.mark.parametrize(
-    ("what", "expected"),
+    ("spec", "expected"),
     [
-        (SEVEN_B, Cache(per_token=524_288)),  # 2 · 32 layers · 4096 · 2 bytes
+        (SEVEN_B, Cache(per_token=524_288, per_sequence=4)),  # 2 · 32 layers · 4096 · 2 bytes
         (
             dataclasses.replace(SEVEN_B, attention=AttentionSpec(heads=32, kv_heads=8)),
-            Cache(per_token=131_072),
+            Cache(per_token=131_072, per_sequence=4),
         ),
-        (DecoderSpec(**SMALL), Cache(per_token=2 * 3 * 2 * 8 * 4)),
+        (DecoderSpec(**SMALL), Cache(per_token=2 * 3 * 2 * 8 * 4, per_sequence=4)),
         (EncoderSpec(**SMALL), None),
         (
             EncoderDecoderSpec(**SMALL, decoder_layers=5, cross=AttentionSpec(heads=4)),
-            Cache(2 * 5 * 2 * 8 * 4, 2 * 5 * 64 * 4),
+            Cache(2 * 5 * 2 * 8 * 4, 2 * 5 * 64 * 4, per_sequence=4),
         ),
         (
             RecurrentSpec(vocab=9, width=8, hidden=32, layers=2, cell="lstm"),
             Cache(per_sequence=2 * 2 * 32 * 4),
         ),
+        (
+            RecurrentSpec(vocab=9, width=8, hidden=32, shape="1:N", vector=5, cell="gru"),
+            Cache(per_sequence=32 * 4),
+        ),
         (RecurrentSpec(vocab=9, width=8, hidden=32, shape="N:1", classes=2), None),
+        (DecoderSpec(**SMALL, mask="everything"), None),
+        (
+            DecoderSpec(**SMALL | {"attention": AttentionSpec(heads=8, kv_heads=2, value_width=3)}),
+            Cache(per_token=3 * 2 * (8 + 3) * 4, per_sequence=4),
+        ),
         (
             SeqToSeqSpec(vocab=9, width=8, hidden=32, attention=ATTENTION, dtype="bfloat16"),
-            Cache(per_source_token=2 * 2 * 4 * 2, per_sequence=32 * 2),
+            Cache(per_source_token=2 * 2 * 4 * 2, per_sequence=32 * 2 + 4),
         ),
         (  # the state, and both directions' last
             SeqToSeqSpec(vocab=9, width=8, hidden=32),
-            Cache(per_sequence=(32 + 2 * 32) * 4),
+            Cache(per_sequence=(32 + 2 * 32) * 4 + 4),
         ),
     ],
 )
-def test_the_cache_by_hand(what, expected):
-    assert cache(what) == expected
+def test_the_cache_by_hand(spec, expected):
+    """Besides the arrays, most count the tokens of each sequence, in 4 bytes."""
+    assert cache(spec) == expected
 
 
-def test_what_is_kept_by_hand():
+def test_what_is_saved_by_hand():
     """Of sin(x A) B: x for A's gradient, cos(x A) for the sine's, sin(x A) for B's; B is there."""
     params = {
         "a": jax.ShapeDtypeStruct((5, 7), "float32"),
@@ -225,15 +235,15 @@ def test_what_is_kept_by_hand():
     }
     x = jax.ShapeDtypeStruct((2, 5), "float32")
     plain = lambda params, x: jnp.sin(x @ params["a"]) @ params["b"]
-    assert kept(plain, params, x) == Kept(4 * (2 * 5 + 2 * 2 * 7), 0)
+    assert saved(plain, params, x) == Saved(4 * (2 * 5 + 2 * 2 * 7), 0)
 
     def half(params, x):
         return plain(jax.tree.map(lambda p: p.astype(jnp.bfloat16), params), x.astype(jnp.bfloat16))
 
-    assert kept(half, params, x) == Kept(2 * (2 * 5 + 2 * 2 * 7), 2 * 7 * 3)
+    assert saved(half, params, x) == Saved(2 * (2 * 5 + 2 * 2 * 7), 2 * 7 * 3)
     # x, its transpose, and the mask: that follows from neither, but is no copy of a weight.
     masked = lambda params, x: x @ params["a"][:, :5] @ x.T * jnp.tril(jnp.ones((2, 2)))
-    assert kept(masked, params, x) == Kept(4 * (2 * 5 + 5 * 2 + 2 * 2), 0)
+    assert saved(masked, params, x) == Saved(4 * (2 * 5 + 5 * 2 + 2 * 2), 0)
 
 
 @pytest.mark.parametrize(("scan", "dtype"), [(True, "bfloat16"), (False, "float32")])
@@ -242,10 +252,10 @@ def test_remat_keeps_the_input_of_each_layer(scan, dtype):
 
     def activations(**changes):
         model = llama(width=width, heads=4, hidden=hidden, vocab=11, **changes)
-        what = build.spec(ConfigDict({"model": model}))
-        module, inputs = build.model(what), build.example(what, batch, length)
+        spec = build.spec({"model": model})
+        module, inputs = build.model(spec), build.example(spec, batch, length)
         params = jax.eval_shape(lambda i: module.init(jax.random.key(0), **i), inputs)
-        return kept(lambda p, i: module.apply(p, **i), params, inputs).activations
+        return saved(lambda p, i: module.apply(p, **i), params, inputs).activations
 
     def each(remat):
         """Values kept for each layer and token."""
@@ -266,8 +276,8 @@ def test_activations_grow_with_the_implementation_that_the_config_asks_for():
 
     def grown(implementation):
         attention = AttentionSpec(heads=4, implementation=implementation)
-        what = DecoderSpec(**SMALL | {"attention": attention, "max_length": 1024})
-        short, long = (describe.describe(what, 1, n).memory["activations"] for n in (256, 1024))
+        spec = DecoderSpec(**SMALL | {"attention": attention, "max_length": 1024})
+        short, long = (describe(spec, 1, n).memory["activations"] for n in (256, 1024))
         return long / short
 
     assert grown("blockwise") < 4.1
@@ -275,8 +285,8 @@ def test_activations_grow_with_the_implementation_that_the_config_asks_for():
 
 
 def test_statistics_are_no_parameters():
-    what = ConvolutionSpec(vocab=9, width=4, channels=(8, 16), classes=2)
-    found = describe.describe(what, 2, 16)
+    spec = ConvolutionSpec(vocab=9, width=4, channels=(8, 16), classes=2)
+    found = describe(spec, 2, 16)
     weights = 9 * 4 + 3 * 4 * 8 + 2 * 8 + 3 * 8 * 16 + 2 * 16 + 16 * 2 + 2
     assert found.tree.parameters == weights
     assert found.memory["statistics"] == 4 * 2 * (8 + 16)  # a mean and a variance for each channel
@@ -303,11 +313,27 @@ def test_mistakes_are_named(run, args, message):
         run(GPT2, *args)
 
 
+def test_open_sizes_come_from_the_data(tmp_path, capsys):
+    """Parity has 2 symbols, 3 special tokens and 2 classes."""
+    path = tmp_path / "config.json"
+    data = {"dataset": "parity", "examples": 8, "valid_examples": 8}
+    config = {"objective": "classify", "data": data, "train": {"steps": 1}}
+    path.write_text(json.dumps({"model": {"family": "bag", "width": 4}, **config}))
+    main([f"--config={path}", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["tree"]["parameters"] == 5 * 4 + 4 * 2 + 2
+
+
+def test_open_sizes_without_data_are_named(run):
+    with pytest.raises(UserError, match="write --config.model.vocab=N"):
+        run({key: value for key, value in GPT2.items() if key != "vocab"})
+
+
 def test_a_missing_config_is_named():
     with pytest.raises(UserError, match="--config=FILE.py"):
-        describe.main(["--batch=2"])
+        main(["--batch=2"])
 
 
 def test_help(capsys):
-    describe.main(["--help"])
+    main(["--help"])
     assert "tfm describe --config=FILE.py" in capsys.readouterr().out

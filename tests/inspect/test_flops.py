@@ -45,10 +45,10 @@ MODELS = {
     "bert": EncoderSpec(
         **SMALL,
         feedforward=FeedForwardSpec(width=128),
-        norm=NormSpec(place="post", embedding=True),
+        norm=NormSpec(placement="post", embedding=True),
         position=PositionSpec(scheme="learned"),
         types=2,
-        heads=("masked_lm", "tag"),
+        outputs=("masked_lm", "tag"),
         classes=5,
     ),
     "t5": EncoderDecoderSpec(
@@ -61,9 +61,9 @@ MODELS = {
 }
 
 
-def traced(what):
+def traced(spec):
     """The outputs as a function of params and inputs, what training differentiates, and shapes."""
-    module, inputs = build.model(what), build.example(what, BATCH, LENGTH)
+    module, inputs = build.model(spec), build.example(spec, BATCH, LENGTH)
     init = lambda inputs: module.init(jax.random.key(0), **inputs)
     params = jax.eval_shape(init, inputs)["params"]
     forward = lambda params, inputs: module.apply({"params": params}, **inputs)
@@ -111,7 +111,7 @@ def test_matrix_products_of_a_decoder_by_hand(length, kv_heads):
     Kaplan et al. 2020, §2.1, with all pairs.
     """
     heads, head_width, width, hidden, layers, vocab = 4, 8, 48, 100, 3, 97
-    what = DecoderSpec(
+    spec = DecoderSpec(
         vocab=vocab,
         width=width,
         layers=layers,
@@ -124,7 +124,7 @@ def test_matrix_products_of_a_decoder_by_hand(length, kv_heads):
     )
     weights = layers * (width * head_width * (2 * heads + 2 * kv_heads) + 3 * width * hidden)
     pairs = layers * length * heads * head_width
-    found = describe(what, BATCH, length)
+    found = describe(spec, BATCH, length)
     assert found.forward.matmul == BATCH * length * (2 * (weights + width * vocab) + 4 * pairs)
     assert found.training.matmul == 3 * found.forward.matmul
 
@@ -140,20 +140,20 @@ def test_what_remat_computes_again_is_counted():
 
 
 def test_recurrent_cells_count_every_step():
-    what = RecurrentSpec(vocab=50, width=16, hidden=32, layers=2, cell="lstm")
+    spec = RecurrentSpec(vocab=50, width=16, hidden=32, layers=2, cell="lstm")
     weights = 4 * (16 * 32 + 32 * 32) + 4 * (32 * 32 + 32 * 32) + 32 * 50
-    found = describe(what, BATCH, LENGTH)
+    found = describe(spec, BATCH, LENGTH)
     assert found.forward.exact
     assert found.forward.matmul == 2 * BATCH * LENGTH * weights
 
 
 def test_a_convolutional_classifier_counts_what_xla_counts():
-    what = ConvolutionSpec(vocab=50, width=16, channels=(32, 64), classes=3)
-    module, inputs = build.model(what), build.example(what, BATCH, LENGTH)
+    spec = ConvolutionSpec(vocab=50, width=16, channels=(32, 64), classes=3)
+    module, inputs = build.model(spec), build.example(spec, BATCH, LENGTH)
     variables = jax.eval_shape(lambda i: module.init(jax.random.key(0), **i), inputs)
     lowered = jax.jit(lambda v, i: module.apply(v, **i)).lower(variables, inputs)
     theirs = lowered.compile().cost_analysis()["flops"]
-    assert describe(what, BATCH, LENGTH).forward.total == pytest.approx(theirs, rel=0.01)
+    assert describe(spec, BATCH, LENGTH).forward.total == pytest.approx(theirs, rel=0.01)
 
 
 @pytest.mark.parametrize(

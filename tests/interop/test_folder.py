@@ -8,16 +8,16 @@ import pathlib
 import jax
 import ml_dtypes
 import numpy as np
-import parity_cases as cases
 import pytest
 from jax import numpy as jnp
-from quick import jit
 from safetensors.numpy import load_file, save_file
 
+from tests.helpers.quick import jit
+from tests.parity import parity_cases as cases
 from tfm import cli
 from tfm.interop import folder
+from tfm.interop.config_json import ConfigJson, parse_call
 from tfm.interop.convert import FAMILIES, to_huggingface
-from tfm.interop.settings import options_of
 from tfm.layers.stack import unrolled
 from tfm.models import build
 from tfm.models.spec import RecurrentSpec
@@ -65,7 +65,7 @@ def test_there_and_back(name, tmp_path):
 def test_transformers_loads_what_is_exported(name, tmp_path):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from theirs import compute
+    from tests.parity.theirs import compute
 
     architecture, config = cases.CASES[name]
     folder.import_folder(write(tmp_path / "hf", name), f"{tmp_path}/run")
@@ -179,8 +179,9 @@ def test_configs_that_we_cannot_follow_are_refused(name, config, message, tmp_pa
 def test_null_is_as_good_as_absent(name, keys):
     absent = {key: x for key, x in cases.CASES[name][1].items() if key not in keys}
     tensors = set(weights(name))
-    to_spec = FAMILIES[absent["model_type"]].to_spec
-    assert to_spec(absent | dict.fromkeys(keys), tensors) == to_spec(absent, tensors)
+    read = FAMILIES[absent["model_type"]].from_config
+    with_nulls = ConfigJson(absent | dict.fromkeys(keys))
+    assert read(with_nulls, tensors) == read(ConfigJson(absent), tensors)
 
 
 def test_whole_rates_and_bases_are_read_as_numbers():
@@ -276,10 +277,17 @@ def test_models_that_transformers_does_not_know_are_refused():
     capped = dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, cap=30.0))
     with pytest.raises(UserError, match="llama: cannot say model.attention.cap"):
         to_huggingface(capped, params)
-    with pytest.raises(UserError, match="llama: cannot say model.norm.place"):
+    with pytest.raises(UserError, match="llama: cannot say model.norm.placement"):
         to_huggingface(
-            dataclasses.replace(spec, norm=dataclasses.replace(spec.norm, place="sandwich")), params
+            dataclasses.replace(spec, norm=dataclasses.replace(spec.norm, placement="sandwich")),
+            params,
         )
+    for key, value in {"value_width": 5, "projections": ("query", "key", "value")}.items():
+        other = dataclasses.replace(spec.attention, **{key: value})
+        with pytest.raises(UserError, match=f"llama: cannot say model.attention.{key}"):
+            to_huggingface(dataclasses.replace(spec, attention=other), params)
+    with pytest.raises(UserError, match="model.mixer='none' cannot be exported; 'attention' can"):
+        to_huggingface(dataclasses.replace(spec, mixer="none", attention=None), params)
     plain = dataclasses.replace(spec.feedforward, kind="gelu")
     with pytest.raises(UserError, match="llama: feedforward.kind='gelu' has no gate, and LLaMA's"):
         to_huggingface(dataclasses.replace(spec, feedforward=plain), params)
@@ -313,7 +321,7 @@ def test_parameters_that_do_not_fit_are_listed():
     [
         (lambda s: {"attention": dataclasses.replace(s.attention, heads=5, head_width=None)}, "5"),
         (lambda s: {"position": dataclasses.replace(s.position, scheme="rotary(")}, "'rotary\\('"),
-        (lambda s: {"layers": 0}, "model.layers=0 must be at least 1"),
+        (lambda s: {"layers": 0}, "layers=0 must be at least 1"),
     ],
 )
 def test_specs_that_cannot_be_built_are_not_exported(change, message):
@@ -322,11 +330,12 @@ def test_specs_that_cannot_be_built_are_not_exported(change, message):
         to_huggingface(dataclasses.replace(spec, **change(spec)), params)
 
 
-def test_options_are_read_or_refused():
-    assert options_of("rotary(base=3.0)", "rotary", "scheme") == {"base": 3.0}
-    for scheme in ("rotary(", "rotary(base=x)", ""):
-        with pytest.raises(UserError, match="is not a name or name"):
-            options_of(scheme, "rotary", "scheme")
+def test_options_of_a_scheme():
+    assert parse_call("rotary(base=3.0, scaling='ntk')") == (
+        "rotary",
+        {"base": 3.0, "scaling": "ntk"},
+    )
+    assert parse_call(" learned ") == ("learned", {})
 
 
 @pytest.mark.parametrize(
@@ -388,7 +397,7 @@ def test_labels_and_nulls_of_the_original_are_kept(tmp_path):
         assert {key: said[key] for key in own} == own
         assert said["id2label"] == cases.BERT["id2label"]
     # Another number of classes has no use for the old names.
-    other = folder._kept({"model_type": "bert", "id2label": {"0": "LABEL_0"}}, said)
+    other = folder._merged({"model_type": "bert", "id2label": {"0": "LABEL_0"}}, said)
     assert other["id2label"] == {"0": "LABEL_0"}
 
 
@@ -428,7 +437,8 @@ def load_bits(path):
 
 def test_a_folder_is_never_half_written(tmp_path, monkeypatch):
     source = write(tmp_path / "hf")
-    monkeypatch.setattr(folder, "save_params", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    full = lambda *_: (_ for _ in ()).throw(OSError("full"))
+    monkeypatch.setattr(folder.Checkpoints, "save", full)
     with pytest.raises(UserError, match="cannot write .*full"):
         folder.import_folder(source, f"{tmp_path}/run")
     with pytest.raises(UserError, match="cannot write .*full"):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from tfm.layers.embed import PositionTable
+from tfm.layers.embed import PositionSpec, PositionTable
 from tfm.names import UserError
 from tfm.ops.positions import POSITIONS, sinusoidal_table
 
@@ -11,8 +11,8 @@ X = jax.random.normal(jax.random.key(0), (2, 5, 8))
 WAVES = sinusoidal_table(jnp.arange(5)[None], 8)
 
 
-def apply(position, *args, **options):
-    module = PositionTable(POSITIONS[position](), **options)
+def apply(position, *args, max_length=None, **options):
+    module = PositionTable(PositionSpec(**options), POSITIONS[position](), max_length)
     return module.init_with_output(jax.random.key(1), X, *args)
 
 

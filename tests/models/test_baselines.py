@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from by_hand import affine, float64, init, untouched
 from jax import numpy as jnp
-from ml_collections import ConfigDict
-from quick import jit
 
-from tfm.layers.feedforward import ACTIVATIONS
-from tfm.models import bag, build, convolution
+from tests.helpers.by_hand import affine, float64, init, untouched
+from tests.helpers.quick import jit
+from tfm.models import build
+from tfm.models.bag import Bag
+from tfm.models.convolution import Convolution
 from tfm.models.spec import BagSpec, ConvolutionSpec, DropoutSpec
 from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
@@ -21,11 +21,11 @@ VALID = np.arange(7)[None] < np.array(LENGTHS)[:, None]
 
 
 def a_bag(**options):
-    return bag.make(BagSpec(vocab=VOCAB, width=WIDTH, classes=CLASSES, **options))
+    return Bag(BagSpec(vocab=VOCAB, width=WIDTH, classes=CLASSES, **options))
 
 
 def a_cnn(channels=(5, 6), **options):
-    return convolution.make(
+    return Convolution(
         ConvolutionSpec(vocab=VOCAB, width=WIDTH, classes=CLASSES, channels=channels, **options)
     )
 
@@ -66,18 +66,18 @@ def test_bag_is_blind_to_order():
 
 def cnn_by_definition(module, tree, train):
     """Row by row, in float64; the statistics are those of all real steps of all rows."""
-    p, stats = float64(tree["params"]), float64(tree.get("batch_stats", {}))
+    spec, p, stats = module.spec, float64(tree["params"]), float64(tree.get("batch_stats", {}))
     rows = [p["embed"]["token"]["embedding"][TOKENS[r, :n]] for r, n in enumerate(LENGTHS)]
     noted = {}
-    for n, channels in enumerate(module.channels):
-        own, w = p[f"block_{n}"], module.window
+    for n, channels in enumerate(spec.channels):
+        own, w = p[f"block_{n}"], spec.window
         kernel, left = own["convolution"]["kernel"], (w - 1) // 2
         for r, x in enumerate(rows):
             wide = np.pad(x, ((left, w - 1 - left), (0, 0)))
             rows[r] = np.array(
                 [np.einsum("wd,wdc->c", wide[t : t + w], kernel) for t in range(len(x))]
             ) + own["convolution"].get("bias", np.zeros(channels))
-        if module.batch_norm:
+        if spec.batch_norm:
             every = np.concatenate(rows)
             mean, var = stats[f"block_{n}"]["norm"]["mean"], stats[f"block_{n}"]["norm"]["var"]
             if train:
@@ -88,14 +88,9 @@ def cnn_by_definition(module, tree, train):
                 mean, var = every.mean(0), every.var(0)
             scale, bias = own["norm"]["scale"], own["norm"]["bias"]
             rows = [(x - mean) / np.sqrt(var + 1e-5) * scale + bias for x in rows]
-        rows = [
-            np.tanh(x) if module.activation is ACTIVATIONS["tanh"] else np.maximum(x, 0)
-            for x in rows
-        ]
-        pools = range(0, 7, module.pool)
-        rows = [
-            np.array([x[t : t + module.pool].max(0) for t in pools if t < len(x)]) for x in rows
-        ]
+        rows = [np.tanh(x) if spec.activation == "tanh" else np.maximum(x, 0) for x in rows]
+        pools = range(0, 7, spec.pool)
+        rows = [np.array([x[t : t + spec.pool].max(0) for t in pools if t < len(x)]) for x in rows]
     return np.array([affine(p["head"], x.max(0)) for x in rows]), noted
 
 
@@ -121,7 +116,7 @@ def test_convolution_by_definition(options):
     )
     logits, changed = train()
     np.testing.assert_allclose(logits, wanted, atol=2e-5)
-    assert ("batch_stats" in tree) == module.batch_norm
+    assert ("batch_stats" in tree) == module.spec.batch_norm
     for block, (mean, var) in noted.items():
         np.testing.assert_allclose(changed["batch_stats"][block]["norm"]["mean"], mean, atol=1e-5)
         np.testing.assert_allclose(changed["batch_stats"][block]["norm"]["var"], var, atol=1e-5)
@@ -152,17 +147,17 @@ def test_a_row_of_padding_says_what_the_head_says_of_nothing(module):
 
 
 @pytest.mark.parametrize("module", [a_bag(hidden=(5,)), a_cnn()], ids=["bag", "convolution"])
-def test_each_place_drops(module):
+def test_each_site_drops(module):
     tree = start(module)
-    places = ("embedding", "feedforward", "head")
+    sites = ("embedding", "feedforward", "head")
     apply = jit(lambda rates, key: module.apply(tree, TOKENS, dropouts=Dropouts(rates, key)))
 
     def run(**rates):
-        return apply({place: rates.get(place, 0.0) for place in places}, jax.random.key(0))
+        return apply({site: rates.get(site, 0.0) for site in sites}, jax.random.key(0))
 
     np.testing.assert_allclose(run(), jit(module.apply)(tree, TOKENS), atol=1e-6)
-    for place in places:
-        assert np.any(np.abs(run(**{place: 0.5}) - run()) > 0.01)
+    for site in sites:
+        assert np.any(np.abs(run(**{site: 0.5}) - run()) > 0.01)
 
 
 def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
@@ -178,18 +173,18 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
 def test_through_the_door():
     common = {"vocab": VOCAB, "width": 4, "classes": 2}
     for part in ({"family": "bag"}, {"family": "convolution", "channels": (3,)}):
-        what = build.spec(ConfigDict({"model": {**common, **part}}))
-        module = build.model(what)
-        assert set(build.example(what, 2, 5)) == {"tokens_BT"}
+        spec = build.spec({"model": {**common, **part}})
+        module = build.model(spec)
+        assert set(build.example(spec, 2, 5)) == {"tokens_BT"}
         assert type(module).__name__.lower() == part["family"]
 
 
 def test_bad_input_is_named():
-    with pytest.raises(UserError, match="unknown model.activation 'rel'; did you mean 'relu'"):
+    with pytest.raises(UserError, match="unknown activation 'rel'; did you mean 'relu'"):
         a_bag(activation="rel")
-    with pytest.raises(UserError, match="unknown model.activation 'geluu'; did you mean 'gelu'"):
+    with pytest.raises(UserError, match="unknown activation 'geluu'; did you mean 'gelu'"):
         a_cnn(activation="geluu")
-    with pytest.raises(UserError, match="model.dropout.residual=0.1"):
+    with pytest.raises(UserError, match="dropout.residual=0.1: nothing is dropped there"):
         a_cnn(dropout=DropoutSpec(residual=0.1))
     with pytest.raises(UserError, match="valid_BT must be boolean"):
         a_cnn().init(jax.random.key(0), TOKENS, valid_BT=VALID.astype(int))

@@ -2,14 +2,19 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax import numpy as jnp
-from ml_collections import ConfigDict
-from quick import jit
 
+from tests.helpers.quick import jit
+from tfm.layers.feedforward import FEEDFORWARDS
+from tfm.layers.mixers import MIXERS
+from tfm.layers.mixers import attention as attention_mixer
+from tfm.layers.norm import NORMS, Norm
 from tfm.layers.stack import scanned, unrolled
 from tfm.models import build
 from tfm.names import UserError
@@ -32,8 +37,7 @@ DROPS = Dropouts(
 
 
 def make(family, **changes):
-    tree = ConfigDict({"model": {**SMALL, "family": family, **changes}})
-    spec = build.spec(build.fill(tree))
+    spec = build.spec({"model": {**SMALL, "family": family, **changes}})
     return build.model(spec), spec
 
 
@@ -50,9 +54,9 @@ def init(module, *args):
     return jax.tree_util.tree_map_with_path(weight, shapes)
 
 
-def call(module, params, *args, want=(), method=None, **options):
+def call(module, params, *args, capture=(), method=None, **options):
     run = lambda params, args, options: module.apply(
-        {"params": params}, *args, want=want, method=method, **options
+        {"params": params}, *args, capture=capture, method=method, **options
     )
     return jit(run)(params, args, options)
 
@@ -117,7 +121,7 @@ def test_a_prefix_sees_itself():
     module, _ = make("decoder", position={"scheme": "rotary"})
     params = init(module, TOKENS)
     prefix = jnp.array([3, 0])
-    _, made = call(module, params, TOKENS, prefix_B=prefix, want=("weights",))
+    _, made = call(module, params, TOKENS, prefix_B=prefix, capture=("weights",))
     seen = np.asarray(made["weights_NBHTS"])[0, :, 0] > 0
     for row, length in enumerate((3, 0)):
         wanted = np.tri(7, dtype=bool)
@@ -153,28 +157,27 @@ def test_packed_pairs(score):
     at = lambda n: jnp.tile(jnp.arange(n), 2)[None]
     who = lambda n: jnp.repeat(jnp.arange(2), n)[None]
     got = apply(
-        pack(SOURCE, 5), pack(TOKENS, 4), source_pos_BS=at(5), target_pos_BT=at(4),
-        source_segment_BS=who(5), target_segment_BT=who(4),
+        pack(SOURCE, 5), pack(TOKENS, 4), source_pos_BS=at(5), decoder_pos_BT=at(4),
+        source_segment_BS=who(5), decoder_segment_BT=who(4),
     )  # fmt: skip
     np.testing.assert_allclose(got.reshape(2, 4, -1), alone, atol=2e-5)
-    with pytest.raises(UserError, match="source and target, or neither"):
-        apply(SOURCE, TOKENS, target_segment_BT=jnp.zeros((2, 7), int))
+    with pytest.raises(UserError, match="given for both sides, or for neither"):
+        apply(SOURCE, TOKENS, decoder_segment_BT=jnp.zeros((2, 7), int))
 
 
-def test_encoding_and_decoding_apart():
+def test_encoding_alone():
     module, _ = make("encoder_decoder")
     params = init(module, SOURCE, TOKENS)
     valid = jnp.arange(9)[None] < jnp.array([[9], [5]])
-    whole = call(module, params, SOURCE, TOKENS, source_valid_BS=valid)
     states, _ = call(module, params, SOURCE, valid_BS=valid, method="encode")
-    logits, _ = call(module, params, TOKENS, states, source_valid_BS=valid, method="decode")
-    np.testing.assert_allclose(logits, whole, atol=1e-6)
+    _, made = call(module, params, SOURCE, TOKENS, source_valid_BS=valid, capture=("states",))
+    np.testing.assert_allclose(states, made["encoder"]["final_BTD"], atol=1e-6)
 
 
 def test_intermediates_by_name():
     module, _ = make("encoder_decoder", scan=False, decoder_layers=3)
     params = init(module, SOURCE, TOKENS)
-    logits, made = call(module, params, SOURCE, TOKENS, want=("states", "weights"))
+    logits, made = call(module, params, SOURCE, TOKENS, capture=("states", "weights"))
     assert jax.tree.map(jnp.shape, made) == {
         "encoder": {
             "final_BTD": (2, 9, 16),
@@ -193,13 +196,13 @@ def test_intermediates_by_name():
     plain = call(module, params, SOURCE, TOKENS)
     np.testing.assert_allclose(logits, plain, atol=1e-5)
     scans, _ = make("encoder_decoder", decoder_layers=3)
-    again = call(scans, scanned(params), SOURCE, TOKENS, want=("states", "weights"))
+    again = call(scans, scanned(params), SOURCE, TOKENS, capture=("states", "weights"))
     close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)
     jax.tree.map(close, again, (logits, made))
-    with pytest.raises(UserError, match="nothing is called 'weight' here; did you mean 'weights'"):
-        call(module, params, SOURCE, TOKENS, want=("weight",))
-    with pytest.raises(UserError, match=r"want='states' must be a tuple"):
-        call(module, params, SOURCE, TOKENS, want="states")
+    with pytest.raises(UserError, match="no intermediate 'weight' here; did you mean 'weights'"):
+        call(module, params, SOURCE, TOKENS, capture=("weight",))
+    with pytest.raises(UserError, match=r"capture='states' must be a tuple"):
+        call(module, params, SOURCE, TOKENS, capture="states")
 
 
 @pytest.mark.parametrize("score", [*SCORES, "none"])
@@ -226,7 +229,9 @@ def test_positions_concatenated_take_their_width_from_the_model():
     tree = jax.eval_shape(module.init, jax.random.key(0), TOKENS)["params"]
     assert tree["embed"]["token"]["embedding"].shape == (13, 10)
     assert tree["decoder"]["table"]["table_w_LD"].shape == (12, 6)
-    with pytest.raises(UserError, match="the head cannot be tied"):
+    with pytest.raises(
+        UserError, match="the head is tied, and with positions concatenated it cannot be"
+    ):
         make("decoder", position=position)
 
 
@@ -234,7 +239,7 @@ def test_without_attention_there_is_nothing_of_it():
     """One value takes it out, whatever else the config says of it."""
     module, _ = make(
         "decoder",
-        attention={"heads": 5, "score": "none"},
+        attention={"heads": 4, "score": "none"},
         position={"scheme": "relative"},
         dropout={"attention": 0.1},
     )
@@ -242,7 +247,60 @@ def test_without_attention_there_is_nothing_of_it():
     assert set(tree) == {"layers", "norm"}
     assert set(tree["layers"]) == {"feedforward", "feedforward_norm"}
     with pytest.raises(UserError, match="this model has no attention"):
-        module.init(jax.random.key(0), TOKENS, want=("weights",))
+        module.init(jax.random.key(0), TOKENS, capture=("weights",))
+
+
+def mixing(causal=True, padding=True):
+    """A mixer that declares what it cannot do; attention does its work."""
+    return lambda: dataclasses.replace(attention_mixer(), causal=causal, padding=padding)
+
+
+def test_what_a_mixer_cannot_do_is_refused(monkeypatch):
+    monkeypatch.setitem(MIXERS, "both", mixing(causal=False))
+    monkeypatch.setitem(MIXERS, "exact", mixing(padding=False))
+    with pytest.raises(UserError, match="mixer='both' sees later tokens"):
+        make("decoder", mixer="both")
+    make("encoder", mixer="both")
+    module, _ = make("encoder", mixer="exact")
+    valid = jnp.ones((2, 7), bool)
+    assert jax.eval_shape(module.init, jax.random.key(0), TOKENS)
+    with pytest.raises(UserError, match="mixer='exact' is not safe with padding"):
+        jax.eval_shape(lambda: module.init(jax.random.key(0), TOKENS, valid_BT=valid))
+
+
+def test_a_norm_that_sees_later_tokens_is_refused_in_a_decoder(monkeypatch):
+    monkeypatch.setitem(NORMS, "batch", Norm(lambda spec, dtype, name, x, *rest: x, causal=False))
+    make("encoder", norm={"kind": "batch"})
+    for family in ("decoder", "encoder_decoder"):
+        with pytest.raises(UserError, match="norm.kind='batch' sees later tokens"):
+            make(family, norm={"kind": "batch"})
+
+
+class Loss(nn.Module):
+    """A feed-forward that adds nothing and has a loss: the mean of its input's squares."""
+
+    spec: Any
+    dims: Any
+
+    def __call__(self, x_BTD, dropouts=None):
+        return jnp.zeros_like(x_BTD), {"square": jnp.mean(x_BTD**2)}
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_losses_of_all_layers_are_summed(monkeypatch, scan):
+    monkeypatch.setitem(FEEDFORWARDS, "loss", Loss)
+    changes = {"feedforward": {"width": 8, "kind": "loss"}, "norm": {"kind": "none"}}
+    module, _ = make("decoder", **changes, scan=scan)
+    params = init(module, TOKENS)
+    _, made = call(module, params, TOKENS, capture=("losses", "states"))
+    wanted = sum(np.mean(np.square(states)) for states in made["states_NBTD"])
+    assert set(made["losses"]) == {"square"}
+    np.testing.assert_allclose(made["losses"]["square"], wanted, rtol=1e-5)
+    both, _ = make("encoder_decoder", **changes, scan=scan)
+    made = jax.eval_shape(
+        lambda: both.init_with_output(jax.random.key(0), SOURCE, TOKENS, capture=("losses",))
+    )[0][1]
+    assert set(made["losses"]) == {"encoder_square", "decoder_square"}
 
 
 def test_missing_layers_are_noticed():
@@ -268,11 +326,11 @@ def test_logits_of_half_precision_states_are_not_rounded():
         assert np.any(logits != logits.astype(jnp.bfloat16).astype(jnp.float32))
 
 
-@pytest.mark.parametrize("place", ["embedding", "output"])
-def test_a_stack_drops_at_both_ends(place):
+@pytest.mark.parametrize("site", ["embedding", "output"])
+def test_a_stack_drops_at_both_ends(site):
     module, _ = make("decoder", layers=1)
     params = init(module, TOKENS)
-    at = lambda rate, key: Dropouts({place: jnp.float32(rate)}, jax.random.key(key))
+    at = lambda rate, key: Dropouts({site: jnp.float32(rate)}, jax.random.key(key))
     off = call(module, params, TOKENS)
     np.testing.assert_allclose(call(module, params, TOKENS, dropouts=at(0.0, 0)), off, atol=1e-5)
     assert np.any(np.abs(call(module, params, TOKENS, dropouts=at(0.5, 0)) - off) > 1e-3)
@@ -292,7 +350,7 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
     module, _ = make("decoder", dtype="bfloat16", position={"scheme": "learned"})
     params = init(module, TOKENS)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    logits, made = call(module, params, TOKENS, want=("states",))
+    logits, made = call(module, params, TOKENS, capture=("states",))
     assert (logits.dtype, made["states_NBTD"].dtype) == (jnp.float32, jnp.bfloat16)
     exact = call(make("decoder", position={"scheme": "learned"})[0], params, TOKENS)
     assert np.linalg.norm(logits - exact) < 0.03 * np.linalg.norm(exact)
@@ -304,16 +362,17 @@ def test_where_weights_begin():
             tree = tree[name]
         return float(np.std(tree))
 
-    initial = {"kernel": "normal(stddev=0.02)", "embedding": "normal(stddev=0.5)", "by_depth": True}
+    begin = {"kernel": "normal(stddev=0.02)", "embedding": "normal(stddev=0.5)",
+             "scale_by_depth": True}  # fmt: skip
     wide = {"width": 64, "attention": {"heads": 4}, "feedforward": {"width": 256}, "layers": 8}
-    module, _ = make("decoder", **wide, initial=initial)
+    module, _ = make("decoder", **wide, init=begin)
     params = jit(module.init)(jax.random.key(0), TOKENS)["params"]
     layers = params["decoder"]["layers"]
     assert std(params, "embed", "token", "embedding") == pytest.approx(0.5, rel=0.1)
     assert std(layers, "feedforward", "up", "kernel") == pytest.approx(0.02, rel=0.05)
     assert std(layers, "feedforward", "down", "kernel") == pytest.approx(0.02 / 4, rel=0.05)
     assert std(layers, "attention", "out", "kernel") == pytest.approx(0.02 / 4, rel=0.05)
-    module, _ = make("decoder", **wide, initial={"small_query": True})
+    module, _ = make("decoder", **wide, init={"small_query": True})
     layers = jit(module.init)(jax.random.key(0), TOKENS)["params"]["decoder"]["layers"]
     assert std(layers, "attention", "query", "kernel") == pytest.approx(64**-0.5 / 4, rel=0.05)
     assert std(layers, "attention", "key", "kernel") == pytest.approx(64**-0.5, rel=0.05)
@@ -328,14 +387,14 @@ def test_where_weights_begin():
         ("decoder", {"feedforward": {"width": 8, "kind": "swigul"}},
          "unknown model.feedforward.kind 'swigul'; did you mean 'swiglu'"),
         ("decoder", {"width": 64, "attention": {"heads": 5}},
-         r"model.attention.heads=5 does not divide model.width=64; did you mean .*heads=4\?"),
+         r"model.attention.heads=5 does not divide width=64; did you mean heads=4\?"),
         ("decoderr", {}, "unknown model.family 'decoderr'; did you mean 'decoder'"),
         ("decoder", {"attention": {"heads": 4, "haeds": 4}}, "did you mean 'heads'"),
         ("decoder", {"attention": {"heads": 4, "score": "adative"}},
          "unknown model.attention.score 'adative'; did you mean 'additive'"),
         ("decoder", {"attention": {"heads": 4, "kv_heads": 3}}, "kv_heads=3 must divide heads=4"),
         ("decoder", {"attention": {"heads": 0}}, "model.attention.heads=0 must be at least 1"),
-        ("decoder", {"attention": {"heads": 4, "cap": -1.0}}, "model: cap -1.0 must be above 0"),
+        ("decoder", {"attention": {"heads": 4, "cap": -1.0}}, "model.attention.cap=-1.0 must be a"),
         ("decoder", {"attention": {"heads": 4, "share_qk": True, "kv_heads": 2}}, "share_qk needs"),
         ("decoder", {"attention": {"heads": 4, "implementation": "blokwise"}},
          "did you mean .blockwise"),
@@ -350,19 +409,19 @@ def test_where_weights_begin():
         ("decoder", {"mask": "padding"}, "model.mask .padding. needs valid_BS, an array: the"),
         ("decoder", {"mask": "windw(left=3)"}, "unknown model.mask 'windw'; did you mean 'window'"),
         ("decoder", {"norm": {"kind": "layers"}}, "unknown model.norm.kind .*did you mean 'layer'"),
-        ("decoder", {"norm": {"place": "pree"}}, "unknown model.norm.place .*did you mean 'pre'"),
+        ("decoder", {"norm": {"placement": "pree"}}, "model.norm.placement .*did you mean 'pre'"),
         ("decoder", {"remat": "ful"}, "unknown model.remat 'ful'; did you mean 'full'"),
         ("decoder", {"dtype": "float23"}, "unknown model.dtype 'float23'; did you mean 'float32'"),
-        ("decoder", {"initial": {"kernel": "xavier"}}, "unknown model.initial.kernel 'xavier'"),
+        ("decoder", {"init": {"kernel": "xavier"}}, "unknown model.init.kernel 'xavier'"),
         ("decoder", {"layers": -1}, "model.layers=-1 must be at least 1"),
-        ("decoder", {"vocab": "13"}, "model.vocab must be int, not '13'"),
+        ("decoder", {"vocab": "13"}, "model.vocab must be int or None, not '13'"),
         ("decoder", {"attention": {"heads": 4, "score": "none"},
                      "feedforward": {"width": 8, "kind": "none"}}, "nothing is left of a layer"),
-        ("encoder", {"heads": ("mask_lm",)}, "unknown model.heads entry 'mask_lm'; .*'masked_lm'"),
-        ("encoder", {"heads": ("classify",)}, "model.classes is missing"),
-        ("encoder", {"heads": ("tag", "tag"), "classes": 3}, "each head once"),
+        ("encoder", {"outputs": ("mask_lm",)}, "unknown model.outputs 'mask_lm'; .*'masked_lm'"),
+        ("encoder", {"outputs": ("classify",)}, "model.classes is missing"),
+        ("encoder", {"outputs": ("tag", "tag"), "classes": 3}, "each only once"),
         ("encoder", {"types": -1}, "model.types=-1 must be at least 0"),
-        ("encoder", {"heads": ("pair",), "classes": 2, "dropout": {"head": 0.1}}, "nothing is dr"),
+        ("encoder", {"outputs": ("pair",), "classes": 2, "dropout": {"head": 0.1}}, "nothing is"),
         ("decoder", {"dropout": {"residual": 1.0}}, r"dropout.residual=1.0 must be in \[0, 1\)"),
         ("decoder", {"dropout": {"residual": -0.1}}, "model.dropout.residual=-0.1 must be in"),
         ("decoder", {"norm": {"eps": 0.0}}, "model.norm.eps=0.0 must be above 0"),
@@ -370,12 +429,12 @@ def test_where_weights_begin():
         ("decoder", {"position": {"scheme": "rotary(base=0)"}}, "base > 0"),
         ("decoder", {"position": {"scheme": "rotary(base='a')"}}, "base='a' must be float"),
         ("decoder", {"mask": "prefix(length=None)"}, "length=None must be"),
-        ("decoder", {"initial": {"kernel": "normal(stddev=-1)"}}, "stddev=-1 must be at least 0"),
-        ("decoder", {"initial": {"kernel": "lecun_normal(in_axis=3)"}}, "it takes none"),
+        ("decoder", {"init": {"kernel": "normal(stddev=-1)"}}, "stddev=-1 must be at least 0"),
+        ("decoder", {"init": {"kernel": "lecun_normal(in_axis=3)"}}, "it takes none"),
         ("decoder", {"attention": {"heads": 4, "score": "none", "normalizer": "qqq"}},
          "unknown model.attention.normalizer 'qqq'"),
         ("decoder", {"attention": 3}, "model.attention must be a group of heads, head_width"),
-        ("encoder", {"heads": ("masked_lm",), "classes": 3}, "model.classes=3: no head in"),
+        ("encoder", {"outputs": ("masked_lm",), "classes": 3}, "model.classes=3: no output has"),
         ("encoder", {"dropout": {"head": 0.1}}, "model.dropout.head=0.1: nothing is dropped there"),
         ("decoder", {"dropout": {"head": 0.1}}, "this model drops at: embedding, attention, resi"),
         ("decoder", {"position": {"scheme": "rotary", "amplitude": 2.0}},
@@ -385,20 +444,22 @@ def test_where_weights_begin():
         ("encoder_decoder", {"decoder_mask": "casual"}, "did you mean 'causal'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_named(family, changes, message):
+def test_what_cannot_work_is_named(family, changes, message):
     with pytest.raises(UserError, match=message):
         make(family, **changes)
 
 
 def test_a_config_without_a_model_is_named():
     with pytest.raises(UserError, match="no group 'model'"):
-        build.spec(ConfigDict({"modle": {}}))
+        build.spec({"modle": {}})
     with pytest.raises(UserError, match="missing key 'model.family'"):
-        build.spec(ConfigDict({"model": {"family": ["decoder"]}}))
+        build.spec({"model": {"family": ["decoder"]}})
     with pytest.raises(UserError, match="missing key 'model.family', one of: encoder, decoder"):
-        build.spec(ConfigDict({"model": {}}))
-    with pytest.raises(UserError, match="missing key 'model.vocab'"):
-        build.spec(ConfigDict({"model": {"family": "decoder"}}))
+        build.spec({"model": {}})
+    with pytest.raises(UserError, match="missing key 'model.width'"):
+        build.spec({"model": {"family": "decoder"}})
+    with pytest.raises(UserError, match="model.vocab is missing, and no data set is there"):
+        make("decoder", vocab=None)
 
 
 def test_bad_calls_are_named():

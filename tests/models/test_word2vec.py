@@ -1,11 +1,10 @@
 import jax
 import numpy as np
 import pytest
-from by_hand import init
 from jax import numpy as jnp
-from ml_collections import ConfigDict
-from quick import jit
 
+from tests.helpers.by_hand import init
+from tests.helpers.quick import jit
 from tfm.models import build, word2vec
 from tfm.models.spec import Word2VecSpec
 from tfm.names import UserError
@@ -17,7 +16,7 @@ VALID = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], bool)
 
 
 def model(**options):
-    return word2vec.make(Word2VecSpec(vocab=VOCAB, width=WIDTH, **options))
+    return word2vec.Word2Vec(Word2VecSpec(vocab=VOCAB, width=WIDTH, **options))
 
 
 @pytest.mark.parametrize("average", [False, True])
@@ -125,15 +124,15 @@ def test_words_with_the_same_neighbours_get_near_vectors():
 def test_through_the_door():
     for kind, length in (("skip_gram", 1), ("cbow", 6)):
         part = {"family": "word2vec", "vocab": VOCAB, "width": WIDTH, "kind": kind}
-        what = build.spec(ConfigDict({"model": part}))
-        assert isinstance(build.model(what), word2vec.Word2Vec)
-        assert build.example(what, 2, 6)["words_BC"].shape == (2, length)
+        spec = build.spec({"model": part})
+        assert isinstance(build.model(spec), word2vec.Word2Vec)
+        assert build.example(spec, 2, 6)["words_BC"].shape == (2, length)
 
 
 def test_bad_input_is_named():
-    with pytest.raises(UserError, match="unknown model.kind 'skipgram'; did you mean 'skip_gram'"):
+    with pytest.raises(UserError, match="unknown kind 'skipgram'; did you mean 'skip_gram'"):
         model(kind="skipgram")
-    with pytest.raises(UserError, match="model.average"):
+    with pytest.raises(UserError, match="average: skip-gram reads one word"):
         model(average=True)
     with pytest.raises(UserError, match="skip-gram reads one word"):
         model().init(jax.random.key(0), WORDS)

@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from cases import TABLES, Case, allowed, by_oracle, by_tfm, cover, numbers
 from jax import numpy as jnp
-from quick import jit
+
+from tests.helpers.cases import TABLES, WIDTH, Case, allowed, by_oracle, by_tfm, cover, numbers
+from tests.helpers.quick import jit
 
 IMPLEMENTATIONS = {"reference": {}, "blockwise": {"edge": 4}, "fused": {}}
 
@@ -27,7 +28,8 @@ def walk():
 def test_only_fused_refuses_anything():
     for implementation in ("reference", "blockwise"):
         assert allowed_tables(implementation) == {n: list(t) for n, t in TABLES.items()}
-    fused = {"score": ["dot", "scaled_dot"], "normalizer": ["softmax"], "cap": [None]}
+    fused = {"score": ["dot", "scaled_dot"], "normalizer": ["softmax"], "cap": [None],
+             "value_width": [WIDTH]}  # fmt: skip
     assert allowed_tables("fused") == {n: fused.get(n, list(t)) for n, t in TABLES.items()}
 
 
@@ -36,7 +38,8 @@ def test_agrees_with_the_definition(implementation, case):
     values64 = numbers(case)
     values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
     options = {"implementation": implementation, **IMPLEMENTATIONS[implementation]}
-    cotangent = np.random.default_rng(2).normal(size=values["q"].shape)
+    shape = *values["q"].shape[:3], case.value_width
+    cotangent = np.random.default_rng(2).normal(size=shape)
 
     def loss(values):
         out = by_tfm(case, values, **options)

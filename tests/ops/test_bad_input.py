@@ -9,6 +9,7 @@ from tfm.names import UserError
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout
+from tfm.ops.normalizers import Normalizer
 
 Q, K, V = jnp.ones((2, 5, 4, 6)), jnp.ones((2, 7, 2, 6)), jnp.ones((2, 7, 2, 6))
 
@@ -19,7 +20,7 @@ Q, K, V = jnp.ones((2, 5, 4, 6)), jnp.ones((2, 7, 2, 6)), jnp.ones((2, 7, 2, 6))
         ((Q[0], K, V), r"q_BTHK must have 4 axes \(B, T, H, K\), but its shape is \(5, 4, 6\)"),
         ((Q, K[:1], V), r"k_BSGK has shape \(1, 7, 2, 6\), .*axis B \(batch\) is 1 instead of 2"),
         ((Q, K[..., :3], V), r"axis K \(head width\) is 3 instead of 6"),
-        ((Q, K, V[:, :5]), r"v_BSGK .*axis S \(key length\) is 5 instead of 7"),
+        ((Q, K, V[:, :5]), r"v_BSGE .*axis S \(key length\) is 5 instead of 7"),
         ((Q[:, :, :3], K, V), "k_BSGK has 2 heads, which do not divide the 3 of q_BTHK"),
         ((Q, K.astype(jnp.bfloat16), V), "k_BSGK is bfloat16; .* one floating dtype"),
         ((Q.astype(int), K, V), "q_BTHK is int32"),
@@ -101,6 +102,18 @@ def test_arrays(args, message):
         (
             {"implementation": "fused", "score": "distance"},
             "cannot do scores other than dot and scaled_dot",
+        ),
+        (
+            {"implementation": "blockwise", "normalizer": Normalizer(row=jax.nn.softmax)},
+            "'blockwise' cannot do a normalizer of whole rows; 'reference' can",
+        ),
+        ({"implementation": "fused", "offset_B": jnp.array([1, 2])}, "cannot do a cache"),
+        (
+            {
+                "mask": masks.segments(jnp.zeros((2, 5), int), jnp.zeros((2, 7), int)),
+                "offset_B": jnp.array([1, 2]),
+            },
+            "mask 'segments' has an entry for each query, so it cannot go with a cache",
         ),
     ],
 )

@@ -1,14 +1,15 @@
 import jax
 import numpy as np
 import pytest
-from cases import MASK_EXAMPLES
 from jax import numpy as jnp
 from jax.tree_util import Partial
 
+from tests.helpers.cases import MASK_EXAMPLES, VALID
 from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.attend import attend
 from tfm.ops.masks import MASKS, At, Span
+from tfm.ops.positions import POSITIONS
 
 ROWS, COLS = 9, 10
 INDEX = At(np.arange(ROWS), np.arange(COLS), np.arange(ROWS)[None], np.arange(COLS)[None])
@@ -49,6 +50,69 @@ def test_every_hidden_tile_is_known(name):
 def test_positions_that_restart_are_never_judged_by_index():
     span = Span(range(8, 10), range(8, 10), plain=False)
     assert not masks.global_tokens(2).hides(span)
+
+
+@pytest.mark.parametrize(
+    ("mask", "causal"),
+    [
+        (masks.causal(), True),
+        (masks.window(3), True),
+        (masks.causal() & masks.strided(2), True),
+        (masks.causal() & ~masks.window(2, 1), True),
+        (masks.causal() & masks.prefix(3), True),
+        (masks.predicate(lambda t, s: s <= t), True),
+        (masks.everything(), False),
+        (masks.window(3, 1), False),
+        (masks.strided(5), False),
+        (masks.causal() | masks.prefix(2), False),
+        (masks.causal() | masks.global_tokens(1), False),
+        (~masks.causal(), False),
+    ],
+)
+def test_whether_a_mask_is_causal(mask, causal):
+    assert mask.is_causal() == causal
+    assert jax.jit(lambda: int(mask.is_causal()))() == causal
+    square = At(np.arange(9), np.arange(9), np.arange(9)[None], np.arange(9)[None])
+    ahead = np.broadcast_to(mask.visible(square), (1, 1, 9, 9))[0, 0] & ~np.tri(9, dtype=bool)
+    assert ahead.any() != causal
+
+
+OFFSETS = jnp.array([2, 5])
+
+
+@pytest.mark.parametrize("way", [{"implementation": "reference"},
+                                 {"implementation": "blockwise", "edge": 2}],
+                         ids=lambda way: way["implementation"])  # fmt: skip
+@pytest.mark.parametrize(
+    "mask",
+    [
+        masks.causal(),
+        masks.window(3),
+        masks.causal() & masks.strided(2),
+        masks.causal() | masks.global_tokens(1),
+        masks.causal() | masks.prefix([3, 1]),
+        masks.causal() & masks.padding(VALID),
+    ],
+    ids=["causal", "window", "strided", "global_tokens", "prefix", "padding"],
+)
+def test_queries_that_follow_a_cache_see_what_they_would_see_in_the_whole(mask, way):
+    """Each example stands at an offset of its own. Positions go with it, and so do gradients."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, COLS, 2, 4))
+    bias = POSITIONS["alibi"]().bias
+    at_BT = OFFSETS[:, None] + jnp.arange(3)[None]
+    rows = lambda x: jnp.take_along_axis(x, at_BT[..., None, None], 1)
+
+    def whole(q, k, v):
+        return rows(attend(q, k, v, mask=mask, bias=bias))
+
+    def cached(q, k, v):
+        return attend(rows(q), k, v, mask=mask, bias=bias, q_pos_BT=at_BT, offset_B=OFFSETS, **way)
+
+    np.testing.assert_allclose(cached(q, k, v), whole(q, k, v), atol=2e-6)
+    loss = lambda out: lambda *qkv: jnp.sum(jnp.sin(out(*qkv)))
+    wanted, got = (jax.grad(loss(out), (0, 1, 2))(q, k, v) for out in (whole, cached))
+    for a, b in zip(wanted, got, strict=True):
+        np.testing.assert_allclose(b, a, atol=5e-6)
 
 
 def test_hidden_tiles_are_not_computed():

@@ -1,8 +1,8 @@
 import numpy as np
-import oracle
 import pytest
 from jax import numpy as jnp
 
+from tests.helpers import oracle
 from tfm.names import UserError
 from tfm.ops.positions import (
     JOINS,

@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout
-from tfm.ops.normalizers import NORMALIZERS
+from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import POSITIONS, relative_bias, rotary, sinusoidal_table
 from tfm.ops.scores import SCORES
 
@@ -224,6 +224,38 @@ def test_softmax_is_float32_whatever_comes_in(way):
     k, v = jnp.zeros((1, 1000, 1, 8), jnp.bfloat16), jnp.ones((1, 1000, 1, 8), jnp.bfloat16)
     out = attend(q, k, v, **(way | {"edge": 64} if "edge" in way else way))
     np.testing.assert_allclose(np.asarray(out, np.float32), 1, rtol=2**-7)
+
+
+def test_a_normalizer_of_whole_rows():
+    """Sparsemax: the nearest point of the simplex.  Martins & Astudillo 2016, algorithm 1."""
+
+    def sparsemax(logits):
+        down = -jnp.sort(-logits, axis=-1)
+        support = jnp.arange(1, logits.shape[-1] + 1).reshape(1, 1, 1, -1)
+        inside = 1 + support * down > jnp.cumsum(down, -1)
+        count = jnp.sum(inside, -1, keepdims=True)
+        threshold = (jnp.sum(jnp.where(inside, down, 0), -1, keepdims=True) - 1) / count
+        return jnp.maximum(logits - threshold, 0)
+
+    def nearest(logits):
+        """By bisection for the threshold at which the weights sum to 1."""
+        low, high = logits.min() - 1, logits.max()
+        for _ in range(60):
+            mid = (low + high) / 2
+            low, high = (mid, high) if np.maximum(logits - mid, 0).sum() > 1 else (low, mid)
+        return np.maximum(logits - low, 0)
+
+    q, k, v = qkv()
+    norm = Normalizer(row=sparsemax)
+    out, weights = attend(q, k, v, mask=masks.causal(), normalizer=norm, return_weights=True)
+    logits = np.asarray(scores.scaled_dot(q, k), np.float64)
+    for b, h, t in np.ndindex(2, 2, 9):
+        np.testing.assert_allclose(
+            weights[b, h, t, : t + 1], nearest(logits[b, h, t, : t + 1]), atol=1e-5
+        )
+    assert not np.any(np.triu(weights, 1))
+    assert np.mean(weights[:, :, -1] == 0) > 0.3  # it is sparse
+    np.testing.assert_array_equal(attend(q, k, v, mask=masks.causal(), normalizer=norm), out)
 
 
 class TestDropout:

@@ -1,11 +1,12 @@
 """Writes the golden files: what transformers computes for each case.
 
-cd tests/parity && python make_golden.py
+python -m tests.parity.make_golden, from the root of the repository
 """
 
 import numpy as np
-from parity_cases import CASES, GOLDEN
-from theirs import compute
+
+from tests.parity.parity_cases import CASES, GOLDEN
+from tests.parity.theirs import compute
 
 GOLDEN.mkdir(exist_ok=True)
 for name, (architecture, config) in CASES.items():

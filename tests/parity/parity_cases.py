@@ -8,10 +8,10 @@ import zlib
 
 import jax
 import numpy as np
-import torch_models
 from jax import numpy as jnp
-from quick import jit
 
+from tests.helpers.quick import jit
+from tests.parity import torch_models
 from tfm.interop.convert import from_huggingface, to_huggingface
 from tfm.models import build
 
@@ -101,9 +101,9 @@ def inputs(config):
         source_valid = np.arange(SOURCE)[None] < np.array([[SOURCE], [6]])
         return {
             "source_BS": rng.integers(1, VOCAB, (2, SOURCE)),
-            "target_BT": tokens,
+            "decoder_input_BT": tokens,
             "source_valid_BS": source_valid,
-            "target_valid_BT": valid,
+            "decoder_valid_BT": valid,
         }
     found = {"tokens_BT": tokens, "valid_BT": valid}
     if config["model_type"] == "bert":
@@ -134,13 +134,13 @@ def ours(config, shapes):
         spec, params = from_huggingface(config, weights)
         back = lambda grads: to_huggingface(spec, grads)[1]
     module, batch = build.model(spec), inputs(config)
-    valid = batch.get("valid_BT", batch.get("target_valid_BT"))
-    states = spec.family == "encoder" and not spec.heads
+    valid = batch.get("valid_BT", batch.get("decoder_valid_BT"))
+    states = spec.family == "encoder" and not spec.outputs
 
     def loss(params):
-        want = ("pooled",) if states else ()
-        out = module.apply({"params": params}, **jax.tree.map(jnp.asarray, batch), want=want)
-        name = (getattr(spec, "heads", ()) or ("lm",))[0]
+        capture = ("pooled",) if states else ()
+        out = module.apply({"params": params}, **jax.tree.map(jnp.asarray, batch), capture=capture)
+        name = (getattr(spec, "outputs", ()) or ("lm",))[0]
         outputs = out if isinstance(out, dict) else {name: out}
         if states:
             outputs = {"states": out[0], "pooled": out[1]["pooled_BD"]}
@@ -163,7 +163,7 @@ def ours(config, shapes):
 def compare(config, got, wanted):
     """To 5e-5: ours beside a golden file, that file beside a live run, 1e-4 from end to end."""
     batch = inputs(config)
-    valid = batch.get("valid_BT", batch.get("target_valid_BT"))
+    valid = batch.get("valid_BT", batch.get("decoder_valid_BT"))
     (outputs, grads), (their_outputs, their_grads) = got, wanted
     assert set(outputs) == set(their_outputs)
     for name, rows in counted(outputs, valid).items():

@@ -1,7 +1,8 @@
 """As many parameters as transformers counts, at every size that has a config."""
 
 import pytest
-from test_configs import load, parameters
+
+from tests.test_configs import load, parameters
 
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 transformers = pytest.importorskip("transformers", reason="parity needs the extra")

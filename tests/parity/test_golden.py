@@ -1,7 +1,8 @@
 """Outputs and gradients beside those that transformers computed with the same weights."""
 
 import pytest
-from parity_cases import CASES, compare, golden, ours
+
+from tests.parity.parity_cases import CASES, compare, golden, ours
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from tfm.layers.attention import MultiHeadAttention
+from tfm.layers.attention import AttentionSpec, MultiHeadAttention
+from tfm.layers.dims import Dims
 from tfm.ops import masks
 from tfm.ops.attend import attend
 from tfm.ops.positions import alibi_slopes, relative_bucket, rotary
@@ -53,7 +54,8 @@ def test_multi_head_attention():
     theirs = torch.nn.MultiheadAttention(width, heads, batch_first=True)
     with torch.no_grad():
         for parameter in theirs.parameters():
-            parameter.normal_(generator=torch.Generator().manual_seed(parameter.numel()))
+            seed = torch.Generator().manual_seed(parameter.numel())
+            parameter.normal_(std=width**-0.5, generator=seed)
     w = {name: parameter.detach().numpy() for name, parameter in theirs.named_parameters()}
     kernels = (part.T.reshape(width, heads, -1) for part in np.split(w["in_proj_weight"], 3))
     biases = (part.reshape(heads, -1) for part in np.split(w["in_proj_bias"], 3))
@@ -66,10 +68,14 @@ def test_multi_head_attention():
         "bias": w["out_proj.bias"],
     }
     x, source = normal(0, 2, 5, width), normal(1, 2, 7, width)
-    module = MultiHeadAttention(heads, width // heads, qkv_bias=True, out_bias=True)
-    out, weights = module.apply(
-        {"params": tree}, x, source, mask=masks.padding(VALID), return_weights=True
-    )
+    spec = AttentionSpec(heads=heads, qkv_bias=True, out_bias=True)
+
+    def ours(module, x, source):
+        keys_values = module.keys_values(source)
+        return module.attend(x, *keys_values, mask=masks.padding(VALID), return_weights=True)
+
+    module = MultiHeadAttention(spec, Dims(width))
+    out, weights = module.apply({"params": tree}, x, source, method=ours)
     wanted, wanted_weights = theirs(
         torch.tensor(x), torch.tensor(source), torch.tensor(source),
         key_padding_mask=torch.tensor(~VALID), average_attn_weights=False,

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from torch_models import cell_tree
 
-from tfm.models import convolution, seq2seq
+from tests.parity.torch_models import cell_tree
+from tfm.models import build
 from tfm.models.spec import AttentionSpec, ConvolutionSpec, SeqToSeqSpec
 
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
@@ -105,15 +105,13 @@ def test_additive_attention():
         }
 
     attention = AttentionSpec(heads=heads, head_width=2, score="additive")
-    module = seq2seq.make(
-        SeqToSeqSpec(vocab=VOCAB, width=WIDTH, hidden=HIDDEN, attention=attention)
-    )
+    module = build.model(SeqToSeqSpec(vocab=VOCAB, width=WIDTH, hidden=HIDDEN, attention=attention))
 
     def loss(params):
-        logits, made = module.apply(
-            {"params": params}, source, target, source_valid_BS=VALID, want=("weights",)
+        logits, intermediates = module.apply(
+            {"params": params}, source, target, source_valid_BS=VALID, capture=("weights",)
         )
-        return jnp.sum(jnp.sin(logits)), (logits, made["decoder"]["weights_BHTS"])
+        return jnp.sum(jnp.sin(logits)), (logits, intermediates["decoder"]["weights_BHTS"])
 
     run = jax.jit(jax.grad(loss, has_aux=True))
     grads, (ours, weights) = run(ours_from(lambda x: x.detach().numpy(), np.add))
@@ -156,7 +154,7 @@ def test_convolution():
             },
         }
 
-    module = convolution.make(
+    module = build.model(
         ConvolutionSpec(vocab=VOCAB, width=WIDTH, channels=channels, window=window, classes=classes)
     )
     params = ours_from(lambda x: x.detach().numpy().copy())

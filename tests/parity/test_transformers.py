@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 pytest.importorskip("transformers", reason="parity needs the extra: pip install 'tfm[parity]'")
 
-from parity_cases import CASES, compare, golden
-from theirs import compute
+from tests.parity.parity_cases import CASES, compare, golden
+from tests.parity.theirs import compute
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")

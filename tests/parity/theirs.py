@@ -4,7 +4,8 @@ import math
 
 import torch
 import transformers
-from parity_cases import TORCH, VOCAB, counted, inputs, target, weight
+
+from tests.parity.parity_cases import TORCH, VOCAB, counted, inputs, target, weight
 
 
 class Transformer(torch.nn.Module):
@@ -91,15 +92,17 @@ def compute(architecture, config, model=None):
         valid = batch["valid_BT"]
         outputs = {"lm": model(batch["tokens_BT"], valid)}
     elif config["model_type"] == "transformer":
-        valid = batch["target_valid_BT"]
-        logits = model(batch["source_BS"], batch["target_BT"], batch["source_valid_BS"], valid)
+        valid = batch["decoder_valid_BT"]
+        logits = model(
+            batch["source_BS"], batch["decoder_input_BT"], batch["source_valid_BS"], valid
+        )
         outputs = {"lm": logits}
     elif config["model_type"] == "t5":
-        valid = batch["target_valid_BT"]
+        valid = batch["decoder_valid_BT"]
         out = model(
             input_ids=batch["source_BS"],
             attention_mask=batch["source_valid_BS"].long(),
-            decoder_input_ids=batch["target_BT"],
+            decoder_input_ids=batch["decoder_input_BT"],
             decoder_attention_mask=valid.long(),
         )
         outputs = {"lm": out.logits}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tfm.interop.convert import from_tensors, to_tensors
-from tfm.interop.names import Pair, linear, norm
+from tfm.interop.family import Pair, linear, norm
 from tfm.models.spec import (
     AttentionSpec,
     EncoderDecoderSpec,
@@ -29,7 +29,7 @@ def transformer(config, weights):
         max_length=16,
         attention=AttentionSpec(heads=config["nhead"], qkv_bias=True, out_bias=True),
         feedforward=FeedForwardSpec(width=config["dim_feedforward"], kind=config["activation"]),
-        norm=NormSpec(place="pre" if config["norm_first"] else "post", final=True),
+        norm=NormSpec(placement="pre" if config["norm_first"] else "post", final=True),
         position=PositionSpec(scheme="sinusoidal"),
         scale_embedding=True,
     )

@@ -1,4 +1,4 @@
-"""From folders to a table: means and intervals, what diverged, what is missing, what it cost."""
+"""From run folders to a table: means, intervals, costs, and runs that diverged or are missing."""
 
 import csv
 import io
@@ -47,8 +47,8 @@ def sweep(tmp_path):
                     for step, seconds in lines
                 )
             )
-    held = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": runs}
-    (tmp_path / "sweep.json").write_text(json.dumps(held))
+    sweep = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": runs}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     return results.read(str(tmp_path))
 
 
@@ -61,9 +61,9 @@ def test_a_cell_is_a_mean_with_students_interval(sweep):
     assert cell.seconds == pytest.approx(30 * 0.25)  # without the first line
 
 
-def test_what_is_missing_is_told_and_survivors_make_no_mean(sweep):
-    told = {variant: results.text(sweep.cell(variant, "copy")) for variant in sweep.variants}
-    assert told == {
+def test_missing_runs_are_shown_and_a_diverged_seed_leaves_no_mean(sweep):
+    shown = {variant: results.text(sweep.cell(variant, "copy")) for variant in sweep.variants}
+    assert shown == {
         "a|b": "0.700 ± 0.497",
         "c": "0.250 (1 unfinished) (1 stale)",
         "d": "— (1 diverged)",
@@ -82,12 +82,12 @@ def test_markdown_and_csv_say_the_same(sweep):
     assert [row["mean"] for row in rows[1:]] == ["0.25", "", "", ""]
     assert math.isclose(float(rows[0]["half"]), 0.49682, rel_tol=1e-4)
     runs = list(csv.DictReader(io.StringIO(results.runs_csv(sweep))))
-    told = "done done done done unfinished done diverged done done failed"
-    assert [run["status"] for run in runs] == told.split()
+    statuses = "done done done done unfinished done diverged done done failed"
+    assert [run["status"] for run in runs] == statuses.split()
     assert runs[-1]["error"] == "it broke"
     assert runs[0]["x.y"] == "1"
     assert runs[0]["accuracy on copy(length=9)"] == "0.125"
-    assert json.loads(json.dumps(results.tree(sweep)))["table"][0]["variant"] == "a|b"
+    assert json.loads(json.dumps(results.to_json(sweep)))["table"][0]["variant"] == "a|b"
 
 
 def test_no_sweep_is_named(tmp_path):

@@ -13,7 +13,8 @@ import time
 
 import numpy as np
 import pytest
-from runs import assert_same
+
+from tests.helpers.runs import assert_same
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
 STUDY = f'''"""Which rate is better?"""
@@ -103,7 +104,7 @@ def test_kills_change_nothing(tmp_path):
         _, errors = process.communicate(timeout=60)
         if ending == signal.SIGINT:
             assert process.returncode == 130, errors
-            assert "the same command goes on" in errors
+            assert "the same command resumes it" in errors
             assert time.monotonic() - begin_of_end < 15  # it saves, and does not wait to be killed
         assert gone(workers)
     assert workers_killed == 8
@@ -133,7 +134,7 @@ def gone(pids):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_extended_kept_and_told(tmp_path):
+def test_a_sweep_is_extended_and_kept(tmp_path):
     study, work = write(tmp_path, STUDY.replace("seeds(3)", "seeds(2)")), tmp_path / "work"
     out, _ = finish(begin(study, work))
     assert "scaled_dot" in out
@@ -142,22 +143,22 @@ def test_a_sweep_is_extended_kept_and_told(tmp_path):
     write(tmp_path)
     out, _ = finish(begin(study, work, "--json"))
     assert before == {n: (work / n / "summary.json").stat().st_mtime_ns for n in before}
-    told = json.loads(out)
-    assert len(told["runs"]) == 12
+    found = json.loads(out)
+    assert len(found["runs"]) == 12
     rows = list(csv.DictReader((work / "runs.csv").read_text().splitlines()))
     assert {row["id"] for row in rows} == ended(work)
     mine = [row for row in rows if row["variant"] == rows[0]["variant"]]
     values = [float(row["accuracy"]) for row in mine]
     summaries = [json.loads((work / row["id"] / "summary.json").read_text()) for row in mine]
     assert values == [summary["valid"]["accuracy"] for summary in summaries]
-    (cell,) = (c for c in told["table"] if c["variant"] == rows[0]["variant"])
+    (cell,) = (c for c in found["table"] if c["variant"] == rows[0]["variant"])
     assert cell["mean"] == pytest.approx(np.mean(values))
     assert cell["half"] == pytest.approx(4.302652729911275 * np.std(values, ddof=1) / 3**0.5)
     assert f"{cell['mean']:.3f} ± {cell['half']:.3f}" in (work / "results.md").read_text()
     # The library's code has changed: nothing is reused without a word, and nothing is lost.
-    held = json.loads((work / rows[0]["id"] / "profile.json").read_text())
-    held["profiles"][0]["made_by"]["tfm"] = "another"
-    (work / rows[0]["id"] / "profile.json").write_text(json.dumps(held))
+    profile = json.loads((work / rows[0]["id"] / "profile.json").read_text())
+    profile["profiles"][0]["made_by"]["tfm"] = "another"
+    (work / rows[0]["id"] / "profile.json").write_text(json.dumps(profile))
     _, errors = finish(begin(study, work), 2)
     assert "1 of 12 runs" in errors
     assert "--stale=again" in errors
@@ -169,34 +170,37 @@ def test_a_sweep_is_extended_kept_and_told(tmp_path):
     assert len(ended(work)) == 12
     assert not (work / "stale" / f"{rows[0]['id']}.0" / "summary.json").exists()
     other = work / rows[1]["id"] / "profile.json"
-    other.write_text(json.dumps(held))
+    other.write_text(json.dumps(profile))
     finish(begin(study, work, "--stale=again", "--quiet"))
     assert ended(work / "stale") == {f"{rows[1]['id']}.0"}
     assert len(ended(work)) == 12
 
 
 @pytest.mark.slow
-def test_failures_are_tried_again_and_then_told(tmp_path):
-    """A task that never fails, one that fails twice, one that always does."""
+def test_failures_are_tried_again_and_then_reported(tmp_path):
+    """A data set that never fails, one that fails twice, one that always does."""
     text = f'''"""What fails?"""
+import multiprocessing
 import pathlib
+from tfm.data.dataset import Source
 from tfm.data.synthetic import copy
-from tfm.data.batch import Task
 BASE = "{SMALL}:decoder"
 HERE = pathlib.Path(__file__).parent
-def flaky(times: int = 0):
-    task = copy(length=4, vocab=8)
-    def make(rng, count, split):
-        if count > 1 and split == "train":
-            tries = HERE / f"tries{{times}}"
+class Flaky(Source):
+    def __init__(self, times):
+        self.times = times
+    def open(self, split, count, seed):
+        if split == "train" and multiprocessing.parent_process():  # in a worker
+            tries = HERE / f"tries{{self.times}}"
             tries.write_text(tries.read_text() + "x" if tries.exists() else "x")
-            if len(tries.read_text()) <= times:
+            if len(tries.read_text()) <= self.times:
                 raise RuntimeError(f"try {{len(tries.read_text())}} went wrong")
-        return task.make(rng, count, split)
-    return Task(make, task.best)
-TASKS = {{"flaky": flaky}}
+        return copy(length=4, vocab=8).open(split, count, seed)
+def flaky(times: int = 0):
+    return Flaky(times)
+DATASETS = {{"flaky": flaky}}
 def sweep():
-    return [{{"data.task": f"flaky(times={{times}})"}} for times in (0, 2, 99)]
+    return [{{"data.dataset": f"flaky(times={{times}})"}} for times in (0, 2, 99)]
 '''
     study, work = write(tmp_path, text), tmp_path / "work"
     out, errors = finish(begin(study, work), 1)
@@ -209,11 +213,11 @@ def sweep():
 
 
 @pytest.mark.slow
-def test_workers_that_cannot_start_are_told(tmp_path):
-    """No job is to blame, so that none is tried again and again."""
+def test_workers_that_cannot_start_are_reported(tmp_path):
+    """That is not the fault of a job, so none is tried again and again."""
     study, broken = write(tmp_path), tmp_path / "broken"
     broken.mkdir()
-    # A worker is told from its launcher by how multiprocessing starts it.
+    # A worker differs from its launcher in how multiprocessing starts it.
     (broken / "sitecustomize.py").write_text(
         "import os, sys\nif 'from multiprocessing.spawn' in ' '.join(sys.orig_argv):\n"
         "    os._exit(3)\n"
@@ -231,17 +235,17 @@ def test_workers_that_cannot_start_are_told(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_dry_run_tells_the_cost_and_runs_nothing(tmp_path):
+def test_a_dry_run_prints_the_cost_and_runs_nothing(tmp_path):
     study, work = write(tmp_path), tmp_path / "work"
     out, _ = finish(begin(study, work, "--dry-run"))
     assert "12 runs, 12 to do" in out
     assert "about" in out
     assert not work.exists()
     out, _ = finish(begin(study, work, "--dry-run", "--json"))
-    told = json.loads(out)
-    assert len(told["runs"]) == 12
-    assert told["seconds"] > 0
-    assert {run["parameters"] for run in told["runs"]} == {640, 648}
+    found = json.loads(out)
+    assert len(found["runs"]) == 12
+    assert found["seconds"] > 0
+    assert {run["parameters"] for run in found["runs"]} == {640, 648}
 
 
 @pytest.mark.slow
@@ -288,7 +292,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, small_disk):
         ([], "1 study(s) wanted, 0 given"),
         (["nowhere"], "no study nowhere/study.py"),
         (["{study}", "--dry-run", "--retries=x"], "write --retries=N"),
-        (["{study}", "--dry-run", "--quiet"], "a dry run only tells"),
+        (["{study}", "--dry-run", "--quiet"], "a dry run only prints"),
         (["{study}", "--jobs=0"], "write --jobs=N, a whole number of at least 1"),
         (["{study}", "--dryrun"], "did you mean '--dry-run'?"),
         (["{study}", "--config=configs/gpt2.py"], "a study names its own configs"),

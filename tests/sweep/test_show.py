@@ -1,4 +1,4 @@
-"""How a sweep goes, on a terminal that is not one."""
+"""The display of a sweep, on a terminal that is not one."""
 
 import io
 import types
@@ -51,9 +51,9 @@ def test_the_live_table_says_what_is_going_on():
     with display:
         display.show(JOBS)
     text = display.console.file.getvalue()
-    for told in ("6 done, 1 running, 1 failed, 1 waiting", "a · sort · seed 0", "50 of 100",
+    for part in ("6 done, 1 running, 1 failed, 1 waiting", "a · sort · seed 0", "50 of 100",
                  "0.2500", "0.6000", "b · sort · seed 0: it broke"):  # fmt: skip
-        assert told in text, told
+        assert part in text, part
 
 
 def test_durations():

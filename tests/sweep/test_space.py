@@ -1,14 +1,14 @@
-"""Spaces beside itertools: what is tried, and what is refused."""
+"""Spaces compared with itertools, and the errors of what they refuse."""
 
 import itertools
 
 import pytest
 
 from tfm.names import UserError
-from tfm.sweep.space import chain, product, seeds, when, zipit
+from tfm.sweep.space import chain, product, seeds, when, zipped
 
 
-def test_product_is_itertools_own():
+def test_product_equals_itertools():
     axes = {"a": [1, 2, 3], "b": ["x", "y"], "c": [0.5]}
     wanted = [dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())]
     assert list(product(axes)) == wanted
@@ -16,11 +16,11 @@ def test_product_is_itertools_own():
     assert list(product()) == [{}]
 
 
-def test_zipit_goes_in_step():
-    points = list(zipit({"a": [1, 2], "b": [3, 4]}, [{"c": 5, "d": 6}, {"c": 7}]))
+def test_zipped_joins_points_by_number():
+    points = list(zipped({"a": [1, 2], "b": [3, 4]}, [{"c": 5, "d": 6}, {"c": 7}]))
     assert points == [{"a": 1, "b": 3, "c": 5, "d": 6}, {"a": 2, "b": 4, "c": 7}]
     with pytest.raises(UserError, match="equally long, not 2 of a, 3 of b"):
-        list(zipit({"a": [1, 2]}, {"b": [1, 2, 3]}))
+        list(zipped({"a": [1, 2]}, {"b": [1, 2, 3]}))
 
 
 def test_chain_follows():
@@ -53,7 +53,7 @@ def test_seeds_and_reuse():
     ("make", "message"),
     [
         (lambda: product({"a": [1]}, {"a": [2]}), "product: 'a' would be set twice"),
-        (lambda: zipit({"a": [1]}, [{"a": 2}]), "zipit: 'a' would be set twice"),
+        (lambda: zipped({"a": [1]}, [{"a": 2}]), "zipped: 'a' would be set twice"),
         (lambda: product({"a": "dot"}), "'a' has 'dot'; write a list of values"),
         (lambda: product({"a": 3}), "'a' has 3; write a list of values"),
         (lambda: chain([1, 2]), "1 is no point"),
@@ -61,6 +61,6 @@ def test_seeds_and_reuse():
         (lambda: seeds(0), r"seeds\(0\)"),
     ],
 )
-def test_what_cannot_be_is_named(make, message):
+def test_mistakes_are_named(make, message):
     with pytest.raises(UserError, match=message):
         list(make())

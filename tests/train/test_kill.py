@@ -9,7 +9,8 @@ import sys
 import time
 
 import pytest
-from runs import arrays, assert_same
+
+from tests.helpers.runs import arrays, assert_same
 
 HERE = pathlib.Path(__file__).parent
 KILLS = 10
@@ -65,7 +66,7 @@ def test_sigterm_saves_first(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     saved = int(errors.split("saved at step ")[1].split()[0])
-    assert int(arrays(workdir)["step"]) == saved
+    assert int(arrays(workdir).step) == saved
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ from jax import numpy as jnp
 from tfm import config
 from tfm.names import UserError
 from tfm.train import loop, spec
-from tfm.train import step as steps
-from tfm.train.main import evaluate
+from tfm.train.evaluate import evaluate
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 
@@ -33,7 +32,7 @@ class Silent:
 
 def load(model="decoder", *overrides):
     argv = [f"--config={SMALL}:{model}", *(f"--config.{text}" for text in overrides)]
-    return spec.read(config.from_command_line(argv, fill=spec.fill))
+    return spec.read(config.from_command_line(argv, spec.RunSpec))
 
 
 def train(run, workdir):
@@ -60,7 +59,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     assert "finished before" in watcher.messages[0]
 
 
-def test_tensorboard_is_told_what_the_log_says(tmp_path):
+def test_tensorboard_shows_what_the_log_says(tmp_path):
     from tensorboardX.proto import event_pb2
 
     _, watcher = train(load("recurrent"), tmp_path / "run")
@@ -84,55 +83,55 @@ def test_tensorboard_is_told_what_the_log_says(tmp_path):
     assert found == wanted
 
 
+def first_batch(run, data):
+    plan = loop.Epochs(len(data["train"]), run.data.batch, run.seed)
+    return loop.train_batch(run.objective.entry, data["train"], plan, run.seed, 0)
+
+
 def test_learning_rate_decay_dropout_and_seed_are_data():
-    _, go, _ = loop.compiled(load())
+    _, train_step, _ = loop.compiled(spec.open_data(load())[0])
     known = 0
     for change in (
         ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.2", "seed=7",
          "model.dropout.residual=0.3", "train.ema=0.5", "optimizer.clip=0.3"]
     ):  # fmt: skip
-        run = load("decoder", change, "train.steps=40")
-        assert loop.compiled(run)[1] is go
-        data = spec.sources(run)
-        numbers = steps.numbers_of(run.optimizer, run.train, loop.build.rates(run.model), run.seed)
-        batch = loop.batch(data["train"], run.seed, 0, run.data.batch)
-        state = loop.compiled(run)[0](batch, jnp.uint32(run.seed))
-        go(state, batch, numbers)
-        known = known or go._cache_size()
-        assert go._cache_size() == known, change
-    assert loop.compiled(load("decoder", "optimizer.weight_decay=None"))[1] is not go
+        run, data = spec.open_data(load("decoder", change, "train.steps=40"))
+        init, own_step, _ = loop.compiled(run)
+        assert own_step is train_step
+        batch = first_batch(run, data)
+        train_step(init(batch, jnp.uint32(run.seed)), batch, loop.numbers_of(run))
+        known = known or train_step._cache_size()
+        assert train_step._cache_size() == known, change
+    without, _ = spec.open_data(load("decoder", "optimizer.weight_decay=None"))
+    assert loop.compiled(without)[1] is not train_step
 
 
 def test_accumulated_gradients_are_those_of_the_whole():
-    whole, parts = load("recurrent"), load("recurrent", "train.accumulate=4")
     after = []
-    for run in (whole, parts):
-        data = spec.sources(run)["train"]
-        start, go, _ = loop.compiled(run)
-        batch = loop.batch(data, 0, 0, run.data.batch)
-        numbers = steps.numbers_of(run.optimizer, run.train, {}, 0)
-        after.append(go(start(batch, jnp.uint32(0)), batch, numbers))
+    for changes in ([], ["train.accumulate=4"]):
+        run, data = spec.open_data(load("recurrent", *changes))
+        init, train_step, _ = loop.compiled(run)
+        batch = first_batch(run, data)
+        after.append(train_step(init(batch, jnp.uint32(0)), batch, loop.numbers_of(run)))
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    jax.tree.map(close, after[0]["params"], after[1]["params"])
+    jax.tree.map(close, after[0].params, after[1].params)
 
 
 @pytest.fixture
 def poisoned(monkeypatch):
     """The third batch has weights that are not a number."""
-    real = loop.batch
+    real = loop.train_batch
 
-    def batch(source, seed, step, size):
-        made = real(source, seed, step, size)
-        if step == 2:
-            made["weights_BT"] = made["weights_BT"] * np.float32("nan")
-        return made
+    def train_batch(objective, dataset, plan, seed, step):
+        batch = real(objective, dataset, plan, seed, step)
+        return batch.replace(weights=batch.weights * np.float32("nan")) if step == 2 else batch
 
-    monkeypatch.setattr(loop, "batch", batch)
+    monkeypatch.setattr(loop, "train_batch", train_batch)
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_a_loss_that_is_not_finite(policy, tmp_path, poisoned):
-    run = load("recurrent", f"train.not_finite={policy}", "train.steps=12", "train.ema=None")
+    run = load("recurrent", f"train.on_nonfinite={policy}", "train.steps=12", "train.ema=None")
     summary, _ = train(run, tmp_path / "run")
     if policy == "stop":
         assert (summary["status"], summary["diverged_at"]) == ("diverged", 2)
@@ -160,7 +159,7 @@ def test_a_folder_belongs_to_one_run_and_one_process(tmp_path):
     with pytest.raises(UserError, match="holds another run"):
         train(load("recurrent", "train.steps=3"), tmp_path / "run")
     with (
-        loop.Folder(tmp_path / "run").alone(),
+        loop.Folder(tmp_path / "run").lock(),
         pytest.raises(UserError, match="in use by another process"),
     ):
         train(run, tmp_path / "run")
@@ -171,26 +170,27 @@ def test_a_folder_belongs_to_one_run_and_one_process(tmp_path):
 
 def test_what_decides_a_result_names_it():
     def name(*changes):
-        run = load("recurrent", *changes)
-        return loop.identity(run, [s.fingerprint for s in spec.sources(run).values()])
+        run, data = spec.open_data(load("recurrent", *changes))
+        return loop.identity(run, [dataset.fingerprint for dataset in data.values()])
 
     plain = name()
     assert name("train.log_every=7") == name("train.keep=5") == plain
     for change in ("seed=4", "optimizer.learning_rate=0.02", "model.hidden=9", "data.seed=1"):
         assert name(change) != plain
     assert name("optimizer.b1=0.9") == plain  # its default
+    assert name("model.vocab=8") == plain  # what the data need
 
 
 def test_evaluation_reads_best_and_last(tmp_path):
     run = load("recurrent")
     summary, _ = train(run, tmp_path / "run")
-    last = evaluate(str(tmp_path / "run"))
+    last, _ = evaluate(str(tmp_path / "run"))
     assert last["loss"] == pytest.approx(summary["valid"]["loss"], rel=1e-12)
     low, high = last["intervals"]["loss"]
     assert low < last["loss"] < high
-    best = evaluate(str(tmp_path / "run"), checkpoint="best")
+    best, _ = evaluate(str(tmp_path / "run"), checkpoint="best")
     assert best["loss"] == pytest.approx(summary["best"]["loss"], rel=1e-12)
-    longer = evaluate(str(tmp_path / "run"), "test", "copy(length=6, vocab=8)")
+    longer, _ = evaluate(str(tmp_path / "run"), "test", "copy(length=6, vocab=8)")
     assert longer["loss"] == pytest.approx(summary["tests"]["copy(length=6, vocab=8)"]["loss"])
     shutil.rmtree(tmp_path / "run/checkpoints")
     with pytest.raises(UserError, match="has no checkpoint"):
@@ -211,7 +211,7 @@ def get_config():
     found.model.attention.score = "half"
     return found
 """)
-    run = spec.read(config.from_command_line([f"--config={idea}"], fill=spec.fill))
+    run = spec.read(config.from_command_line([f"--config={idea}"], spec.RunSpec))
     summary, _ = train(run, tmp_path / "run")
 
     def forget():
@@ -219,7 +219,7 @@ def get_config():
         config._added_by.clear()
 
     forget()
-    found = evaluate(str(tmp_path / "run"))
+    found, _ = evaluate(str(tmp_path / "run"))
     assert found["loss"] == pytest.approx(summary["valid"]["loss"], rel=1e-12)
     forget()
     idea.write_text(idea.read_text().replace("0.5", "0.25"))
@@ -236,9 +236,11 @@ def get_config():
         ("train.steps=0", "train.steps=0 must be at least 1"),
         ("train.accumulate=3", "train.accumulate=3 must divide data.batch=16"),
         ("train.ema=1.0", r"train.ema=1.0 must be in \[0, 1\)"),
-        ("train.not_finite=ignore", "unknown train.not_finite 'ignore'"),
-        ("seed=-1", "seed=-1 must be a whole number"),
+        ("train.on_nonfinite=ignore", "unknown train.on_nonfinite 'ignore'"),
+        ("seed=-1", r"seed=-1 must be in \[0, "),
         ("optimizer.nam=sgd", "did you mean 'optimizer.name'"),
+        ("data.dataset=copi", "unknown data.dataset 'copi'; did you mean 'copy'"),
+        ("data.dataset=copy(length=0)", "data.dataset=.*length=0"),
     ],
 )
 def test_what_cannot_be_is_named(change, message):
@@ -249,18 +251,16 @@ def test_what_cannot_be_is_named(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("data.task=copi", "unknown task 'copi'; did you mean 'copy'"),
-        ("data.task=copy(length=0)", "length=0"),
-        ("model.vocab=5", "model.vocab=5: the task .train. needs at least 8"),
+        ("model.vocab=5", "data set 'train': model.vocab=5: the data need at least 8"),
         ("data.tests=copy(length=30,vocab=8)", "but max_length=16"),
-        ("data.task=characters(path='nowhere.txt',length=4)", "nowhere.txt"),
+        ("data.dataset=characters(path='nowhere.txt',length=4)", "nowhere.txt"),
     ],
 )
 def test_data_that_cannot_be_is_named_before_a_folder_is_made(change, message, tmp_path):
     if change.startswith("data.tests"):
         run = load()
-        held = dataclasses.replace(run.data, tests=("copy(length=30, vocab=8)",))
-        run = dataclasses.replace(run, data=held)
+        data = dataclasses.replace(run.data, tests=("copy(length=30, vocab=8)",))
+        run = dataclasses.replace(run, data=data)
     else:
         run = load("decoder", change)
     with pytest.raises(UserError, match=message):

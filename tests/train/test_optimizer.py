@@ -12,6 +12,7 @@ from tfm.layers.stack import scanned, unrolled
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec
 from tfm.names import UserError, read
+from tfm.spec import to_spec
 from tfm.train import optimizer
 from tfm.train.optimizer import OPTIMIZERS, OptimizerSpec
 from tfm.train.schedule import SCHEDULES
@@ -41,7 +42,6 @@ def params():
 
 
 def run(spec, params, steps=STEPS):
-    optimizer.check(spec)
     numbers = {name: jnp.float32(x) for name, x in optimizer.numbers(spec).items()}
     update = jax.jit(lambda *args: optimizer.update(spec, numbers, *args, steps))
     state = optimizer.init(spec, params)
@@ -121,7 +121,7 @@ def test_muon_turns_matrices_orthogonal(params):
             assert 0.5 < values.min() <= values.max() < 1.3
 
 
-def test_what_decays_is_told_by_its_name(params):
+def test_names_decide_what_decays(params):
     spec = OptimizerSpec(name="sgd", weight_decay=1.0, learning_rate=0.5, clip=None)
     numbers = {name: jnp.float32(x) for name, x in optimizer.numbers(spec).items()}
     zeros = jax.tree.map(jnp.zeros_like, params)
@@ -163,9 +163,9 @@ def test_schedules(text, formula):
         ({"b2": 1.0}, r"optimizer.b2=1.0 must be in \[0, 1\)"),
         ({"momentum": 0.9}, "'sgd' has one, 'adamw' has not"),
         ({"weight_decay": -1.0}, "at least 0"),
-        ({"decayed": "("}, "is no regular expression"),
+        ({"decay_mask": "("}, "is no regular expression"),
     ],
 )
 def test_what_cannot_be_is_named(changes, message):
     with pytest.raises(UserError, match=message):
-        optimizer.check(OptimizerSpec(**changes))
+        to_spec(OptimizerSpec, changes, "optimizer.")

@@ -2,9 +2,8 @@
 
   tfm bench attention [--config=FILE.py] [--config.KEY=VALUE …] [--json]
 
-Every number is measured in turns with the baseline, in one run, and given as a ratio to it: the
-machine's mood then falls on both. Keys, with their defaults:
-
+Every number is measured in turns with the baseline, in one run, and given as a ratio to it, so
+that both meet the same noise of the machine.
 """
 
 import dataclasses
@@ -19,36 +18,45 @@ from jax import Array
 from jax import numpy as jnp
 from jax.tree_util import Partial
 from ml_collections import ConfigDict
-from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tfm.config import from_command_line, to_spec
-from tfm.names import UserError, pick, read
+from tfm import arguments
+from tfm.config import from_command_line
+from tfm.help import keys_text
+from tfm.layers.dims import DTYPES
 from tfm.ops.attend import IMPLEMENTATIONS, attend
-from tfm.ops.masks import MASKS, At, Mask
+from tfm.ops.masks import MASKS, At
+from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import shape_of
+from tfm.spec import Named, Spec, SpecError, call, choice, field, size, to_spec, to_tree
+from tfm.tables import table
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionBench:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionBench(Spec):
     """What to measure. Each score × implementation × length is one row of the table."""
 
-    lengths: tuple[int, ...] = (256, 1024, 2048)
-    scores: tuple[str, ...] = ("scaled_dot", "additive")
-    implementations: tuple[str, ...] = ("reference", "blockwise")
-    mask: str = "causal"
-    normalizer: str = "softmax"
-    batch: int = 1
-    heads: int = 4
-    kv_heads: int = 4
-    head_width: int = 64
-    dtype: str = "float32"
-    rounds: int = 5  # at most; at least 2
-    seconds: float = 4.0  # a row's rounds stop when they have taken this long
-    max_gigabytes: float = 8.0  # what needs more temporary memory is not run
+    lengths: tuple[int, ...] = size((256, 1024, 2048))
+    scores: tuple[Named, ...] = choice(lambda: SCORES, ("scaled_dot", "additive"))
+    implementations: tuple[Named, ...] = choice(lambda: IMPLEMENTATIONS, ("reference", "blockwise"))
+    mask: Named = call(lambda: MASKS, "causal")
+    normalizer: Named = choice(lambda: NORMALIZERS, "softmax")
+    batch: int = size(1)
+    heads: int = size(4)
+    kv_heads: int = size(4)
+    head_width: int = size(64)
+    dtype: Named = choice(lambda: DTYPES, "float32")
+    rounds: int = field(5, least=2)  # at most
+    seconds: float = field(4.0, above=0)  # the rounds of a row stop when they took this long
+    max_gigabytes: float = field(8.0, above=0)  # what needs more temporary memory is not run
+
+    def check(self) -> None:
+        for name in ("lengths", "scores", "implementations"):
+            if not getattr(self, name):
+                raise SpecError(name, "{key} must not be empty")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,52 +75,42 @@ class Row:
 
 
 def get_config() -> ConfigDict:
-    return ConfigDict(dataclasses.asdict(AttentionBench()))
+    """The default, for config files to change."""
+    return ConfigDict(to_tree(AttentionBench()))
 
 
 def main(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
-        keys = "".join(f"  --config.{key}={value}\n" for key, value in get_config().items())
-        print((__doc__ or "") + keys, end="")
+    if set(arguments.HELP) & set(argv):
+        print(f"{__doc__}{keys_text(argv, AttentionBench)}", end="")
         return
-    as_json = "--json" in argv
-    config = from_command_line([arg for arg in argv if arg != "--json"], get_config())
-    spec = to_spec(AttentionBench, config)
-    check(spec)
+    given = arguments.split(argv, flags=("json",))
+    spec = to_spec(AttentionBench, from_command_line(given.config, AttentionBench, {}))
+    _check_shapes(spec)
     cells = len(spec.lengths) * len(spec.scores) * len(spec.implementations)
     rows = list(track(measure(spec), "compiling and timing", cells, console=Console(stderr=True)))
-    if as_json:
+    if "json" in given.flags:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
     else:
-        Console().print(table(spec, rows))
+        Console().print(_table(spec, rows))
 
 
-def check(spec: AttentionBench) -> None:
-    """Everything that can be wrong is wrong before the first compilation."""
-    if not (spec.lengths and spec.scores and spec.implementations):
-        raise UserError("lengths, scores and implementations must not be empty")
-    smallest = min([*spec.lengths, spec.batch, spec.heads, spec.kv_heads, spec.head_width])
-    if smallest < 1 or spec.rounds < 2:
-        raise UserError("lengths, batch, heads and widths must be at least 1, rounds at least 2")
-    pick({"float32": 1, "bfloat16": 1, "float16": 1}, spec.dtype, "dtype")
+def _check_shapes(spec: AttentionBench) -> None:
+    """Raise what cannot run, before the first compilation."""
     length = min(spec.lengths)
     for score in spec.scores:
-        pick(SCORES, score, "scores entry")
         for implementation in spec.implementations:
-            pick(IMPLEMENTATIONS, implementation, "implementations entry")
             fn = _candidate(spec, score, implementation)
             jax.eval_shape(fn, *_inputs(spec, length), _parameters(spec, score, length))
 
 
 def measure(spec: AttentionBench) -> Iterator[Row]:
-    mask = read(spec.mask, MASKS, "mask")
     for length in spec.lengths:
         qkv = _inputs(spec, length)
-        baseline = _Compiled(_baseline(spec, mask, length), *qkv, {})
+        baseline = _Compiled(_baseline(spec, length), *qkv, {})
         for score in spec.scores:
-            held = _parameters(spec, score, length)
+            params = _parameters(spec, score, length)
             for implementation in spec.implementations:
-                ours = _Compiled(_candidate(spec, score, implementation), *qkv, held)
+                ours = _Compiled(_candidate(spec, score, implementation), *qkv, params)
                 yield Row(
                     length,
                     score,
@@ -124,17 +122,15 @@ def measure(spec: AttentionBench) -> Iterator[Row]:
                 )
 
 
-def _candidate(spec: AttentionBench, score: str, implementation: str) -> Callable[..., Array]:
-    mask = read(spec.mask, MASKS, "mask")
-
-    def candidate(q, k, v, held):
+def _candidate(spec: AttentionBench, score: Named, implementation: str) -> Callable[..., Array]:
+    def candidate(q, k, v, params):
         return attend(
             q,
             k,
             v,
-            score=Partial(SCORES[score].fn, **held),
-            mask=mask,
-            normalizer=spec.normalizer,
+            score=Partial(score.entry.fn, **params),
+            mask=spec.mask.entry,
+            normalizer=spec.normalizer.entry,
             implementation=implementation,
         )
 
@@ -180,13 +176,13 @@ def _in_turns(
     )
 
 
-def _baseline(spec: AttentionBench, mask: Mask, length: int) -> Callable[..., Array]:
+def _baseline(spec: AttentionBench, length: int) -> Callable[..., Array]:
     if spec.mask == "causal":
         return lambda q, k, v, _: jax.nn.dot_product_attention(q, k, v, is_causal=True)
 
     def with_array(q, k, v, _):
         index = jnp.arange(length)
-        visible = mask.visible(At(index, index, index[None], index[None]))
+        visible = spec.mask.entry.visible(At(index, index, index[None], index[None]))
         return jax.nn.dot_product_attention(q, k, v, mask=visible)
 
     return with_array
@@ -201,31 +197,26 @@ def _inputs(spec: AttentionBench, length: int) -> list[Array]:
     ]
 
 
-def _parameters(spec: AttentionBench, score: str, length: int) -> dict[str, Array]:
+def _parameters(spec: AttentionBench, score: Named, length: int) -> dict[str, Array]:
     width = spec.head_width
     sizes = {"H": spec.heads, "K": width, "J": width, "L": length, "M": length}
-    entry = SCORES[score]
+    entry = score.entry
     return {
         name: init(jax.random.key(0), shape_of(name, sizes | dict(entry.sizes)), spec.dtype)
         for name, init in entry.params.items()
     }
 
 
-def table(spec: AttentionBench, rows: Sequence[Row]) -> Table:
+def _table(spec: AttentionBench, rows: Sequence[Row]) -> Table:
     shape = f"batch {spec.batch}, {spec.heads} heads of {spec.head_width}, {spec.dtype}"
-    out = Table(
+    out = table(
+        *("length", "score", "by"),
+        *(">forward\nms", ">×", ">training\nms", ">×", ">memory\nMB", ">×"),
         title=f"{spec.mask} attention, {shape}, on {jax.devices()[0].device_kind}",
         caption="×: times as fast as jax.nn.dot_product_attention under the same mask, timed in "
         "turns; or its temporary memory over ours. —: not run, it or the baseline needs over "
         f"{spec.max_gigabytes:g} GB.",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        pad_edge=False,
     )
-    for column in ("length", "score", "by"):
-        out.add_column(column, no_wrap=True)
-    for column in ("forward\nms", "×", "training\nms", "×", "memory\nMB", "×"):
-        out.add_column(column, justify="right", no_wrap=True)
 
     def number(value: float | None, form: str) -> str:
         return "—" if value is None else form.format(value)

@@ -3,12 +3,10 @@
   tfm bench compile [--config.KEY=VALUE …] [--json]
 
 A scanned stack is compiled once, whatever its depth. Times are of lowering and compiling, the
-median of rounds taken in turns, and given as ratios to the first row. Keys, with their defaults:
-
+median of rounds taken in turns, and given as ratios to the first row.
 """
 
 import dataclasses
-import functools
 import json
 import statistics
 import time
@@ -17,36 +15,45 @@ from typing import Any
 
 import jax
 from jax import numpy as jnp
-from ml_collections import ConfigDict
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from tfm.config import from_command_line, from_spec, paths, to_spec
+from tfm import arguments
+from tfm.config import from_command_line
+from tfm.help import keys_text
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, PositionSpec
-from tfm.names import UserError
+from tfm.spec import Named, Spec, SpecError, size, to_spec, to_tree
+from tfm.tables import console, table
+
+MODEL = DecoderSpec(
+    vocab=1000,
+    width=128,
+    layers=2,
+    max_length=128,
+    attention=AttentionSpec(heads=4),
+    feedforward=FeedForwardSpec(width=512),
+    position=PositionSpec(scheme=Named("rotary")),
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class CompileBench:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompileBench(Spec):
     """What to compile. Each depth, scanned and unrolled, is one row."""
 
-    layers: tuple[int, ...] = (2, 24)
+    layers: tuple[int, ...] = size((2, 24))
     scan: tuple[bool, ...] = (True, False)
-    batch: int = 4
-    length: int = 128
-    rounds: int = 3
-    model: DecoderSpec = DecoderSpec(  # noqa: RUF009
-        vocab=1000,
-        width=128,
-        layers=2,
-        max_length=128,
-        attention=AttentionSpec(heads=4),
-        feedforward=FeedForwardSpec(width=512),
-        position=PositionSpec(scheme="rotary"),
-    )
+    batch: int = size(4)
+    length: int = size(128)
+    rounds: int = size(3)
+    model: DecoderSpec = MODEL
+
+    def check(self) -> None:
+        for name in ("layers", "scan"):
+            if not getattr(self, name):
+                raise SpecError(name, "{key} must not be empty")
+            if getattr(self.model, name) != getattr(MODEL, name):
+                raise SpecError(f"model.{name}", f"{{key}} follows from {name}; set that")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,42 +64,25 @@ class Row:
     ratio: float  # to the first row
 
 
-def get_config() -> ConfigDict:
-    return from_spec(CompileBench())
-
-
 def main(argv: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(argv):
-        config = get_config()
-        keys = [key for key in paths(config) if not isinstance(_at(config, key), ConfigDict)]
-        lines = (f"  --config.{key}={_at(config, key)}\n" for key in keys)
-        print((__doc__ or "") + "".join(lines), end="")
+    default = to_tree(CompileBench())
+    if set(arguments.HELP) & set(argv):
+        print(f"{__doc__}{keys_text(argv, CompileBench, default)}", end="")
         return
-    as_json = "--json" in argv
-    config = from_command_line([arg for arg in argv if arg != "--json"], get_config())
-    rows = measure(to_spec(CompileBench, config))
-    if as_json:
+    given = arguments.split(argv, flags=("json",))
+    tree = from_command_line(given.config, CompileBench, default)
+    rows = measure(to_spec(CompileBench, tree))
+    if "json" in given.flags:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
         return
-    table = Table("layers", "", "seconds", "ratio", box=box.SIMPLE_HEAD)
+    out = table(">layers", "", ">seconds", ">ratio")
     for row in rows:
         how = "scanned" if row.scan else "unrolled"
-        table.add_row(str(row.layers), how, f"{row.seconds:.2f}", f"{row.ratio:.2f} ×")
-    Console().print(table)
-
-
-def _at(config: ConfigDict, key: str) -> Any:
-    return functools.reduce(lambda group, name: group[name], key.split("."), config)
+        out.add_row(str(row.layers), how, f"{row.seconds:.2f}", f"{row.ratio:.2f} ×")
+    console().print(out)
 
 
 def measure(spec: CompileBench) -> list[Row]:
-    if not spec.layers or not spec.scan:
-        raise UserError("layers and scan must not be empty")
-    if min(*spec.layers, spec.rounds, spec.batch, spec.length) < 1:
-        raise UserError("layers, rounds, batch and length must be at least 1")
-    default = CompileBench().model
-    if (spec.model.layers, spec.model.scan) != (default.layers, default.scan):
-        raise UserError("model.layers and model.scan follow from layers and scan; set those")
     build.model(spec.model)
     cells = [(layers, scan) for scan in spec.scan for layers in spec.layers]
     seconds: dict[tuple[int, bool], list[float]] = {cell: [] for cell in cells}
@@ -105,13 +95,13 @@ def measure(spec: CompileBench) -> list[Row]:
 
 
 def _compile(spec: CompileBench, layers: int, scan: bool) -> float:
-    what = dataclasses.replace(spec.model, layers=layers, scan=scan)
-    module = build.model(what)
-    inputs = build.example(what, spec.batch, spec.length)
+    model = dataclasses.replace(spec.model, layers=layers, scan=scan)
+    module = build.model(model)
+    inputs = build.example(model, spec.batch, spec.length)
     params = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
 
     def loss(params, inputs):
-        logits: Any = module.apply(params, **inputs)
+        logits: Any = module.apply(params, **inputs)[0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1))
 
     jax.clear_caches()

@@ -1,34 +1,39 @@
-"""Text files: predict what comes next, by character or by byte."""
+"""Text files, read by character or by byte."""
 
 import difflib
+import functools
 import hashlib
 import math
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
-from tfm.data.batch import Examples, Marks, Task
+from tfm.data.dataset import Dataset, Examples, Ragged, Source, at_most
 from tfm.data.options import number, whole
-from tfm.names import UserError
+from tfm.names import UserError, pick
 
 Ids = Sequence[int] | np.ndarray
 
 
-def characters(path: str, length: int, valid: float = 0.1) -> Task:
-    """The characters of a UTF-8 file; the vocabulary is all that the file holds, sorted.
+class Text(NamedTuple):
+    """A file as ids. `size(part)` is the number of bytes of a part of them."""
 
-    The first 1 − `valid` of it is for training, in windows of `length` at every offset; the rest
-    for validation, in windows side by side, so that each token but the first is scored once.
-    """
-    raw = _read("characters", path)
+    ids: np.ndarray
+    vocab: int
+    size: Callable[[slice], int]
+    decode: Callable[[Ids], str]
+    digest: str
+
+
+def _characters(name: str, raw: np.ndarray) -> Text:
     try:
         text = raw.tobytes().decode()
     except UnicodeDecodeError as e:
         raise UserError(
-            f"characters: {path} is not UTF-8 text: byte {e.start} is 0x{raw[e.start]:02x}; "
+            f"characters: {name} is not UTF-8 text: byte {e.start} is 0x{raw[e.start]:02x}; "
             "write bytes(path=…), which reads any file"
         ) from None
     code_N = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -36,93 +41,129 @@ def characters(path: str, length: int, valid: float = 0.1) -> Task:
     known[code_N] = True
     code_V = np.flatnonzero(known)
     id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
-
-    def decode(ids: Ids) -> str:
-        return "".join(chr(code_V[i]) for i in ids)
-
-    def size(part: slice) -> int:
-        return len(text[part].encode())
-
-    return _text("characters", path, raw, id_of[code_N], len(code_V), size, decode, length, valid)
-
-
-def raw_bytes(path: str, length: int, valid: float = 0.1) -> Task:
-    """The bytes of any file, 256 of them; split as `characters` are.  Xue et al. 2022 (ByT5)."""
-    raw = _read("bytes", path)
-
-    def decode(ids: Ids) -> str:
-        return bytes(np.asarray(ids, np.uint8)).decode(errors="replace")
-
-    def size(part: slice) -> int:
-        return len(raw[part])
-
-    return _text("bytes", path, raw, raw, 256, size, decode, length, valid)
-
-
-def _read(name: str, path: str) -> np.ndarray:
-    if not path:
-        raise UserError(f"{name}: path={path!r} must be the name of a file")
-    folder = os.environ.get("TFM_DATA")
-    places = dict.fromkeys([pathlib.Path(path), pathlib.Path(folder or "", path)])
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        beside = [file.name for p in places if p.parent.is_dir() for file in p.parent.iterdir()]
-        near = difflib.get_close_matches(pathlib.Path(path).name, beside, n=1)
-        raise UserError(
-            f"{name}: no file {' or '.join(str(place.absolute()) for place in places)}"
-            + (f"; did you mean {near[0]!r}?" if near else "")
-            + (f" (TFM_DATA={folder})" if folder else "; set TFM_DATA to the folder that holds it")
-        )
-    if not found.stat().st_size:
-        raise UserError(f"{name}: {found} is empty")
-    return np.asarray(np.memmap(found, np.uint8, "r"))
-
-
-def _text(
-    name: str,
-    path: str,
-    raw: np.ndarray,
-    ids: np.ndarray,
-    vocab: int,
-    size: Callable[[slice], int],  # in bytes, of a part of the tokens
-    decode: Callable[[Ids], str],
-    length: int,
-    valid: float,
-) -> Task:
-    whole(name, "length", length, 1)
-    number(name, "valid", valid, 0, 1)
-    held = math.ceil(round(len(ids) * valid, 6))
-    train = len(ids) - held
-    if train <= length:
-        raise UserError(
-            f"{name}: length={length} is too much for {path}: of its {len(ids)} tokens {train} "
-            "are for training, and a window has one more than its length"
-        )
-    if held < 2:
-        raise UserError(f"{name}: valid={valid} leaves {held} of {len(ids)} tokens of {path}")
-    sizes = {"train": train - length, "valid": math.ceil((held - 1) / length)}
-    scored = {"train": slice(1, train), "valid": slice(train + 1, None)}
-
-    def make(rng: np.random.Generator, count: int, split: str) -> Examples:
-        if split == "train":
-            window_NT = sliding_window_view(ids[:train], length + 1)[:count]
-            tokens_NT, target_NT = window_NT[:, :-1], window_NT[:, 1:]
-            real_NT = np.broadcast_to(True, tokens_NT.shape)
-        else:
-            cells = sizes["valid"] * length
-            padded = np.pad(ids[train:], (0, cells + 1 - held))
-            tokens_NT = padded[:-1].reshape(-1, length)[:count]
-            target_NT = padded[1:].reshape(-1, length)[:count]
-            real_NT = (np.arange(cells) < held - 1).reshape(-1, length)[:count]
-        return Marks(tokens_NT, real_NT, target_NT, real_NT, vocab, follows=True)
-
-    return Task(
-        make,
-        sizes=sizes,
-        stands_for={"path": hashlib.sha256(raw.data).hexdigest()},
-        bytes_per_token={s: size(part) / len(ids[part]) for s, part in scored.items()},
-        decode=decode,
+    return Text(
+        ids=id_of[code_N],
+        vocab=len(code_V),
+        size=lambda part: len(text[part].encode()),
+        decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
+        digest=_digest(raw),
     )
 
 
-TASKS: dict[str, Callable[..., Task]] = {"characters": characters, "bytes": raw_bytes}
+def _bytes(name: str, raw: np.ndarray) -> Text:
+    return Text(
+        ids=raw,
+        vocab=256,
+        size=lambda part: len(raw[part]),
+        decode=lambda ids: bytes(np.asarray(ids, np.uint8)).decode(errors="replace"),
+        digest=_digest(raw),
+    )
+
+
+def _digest(raw: np.ndarray) -> str:
+    return hashlib.sha256(raw.data).hexdigest()
+
+
+KINDS = {"characters": _characters, "bytes": _bytes}
+
+
+@functools.lru_cache(maxsize=8)
+def _read(kind: str, path: pathlib.Path, changed: int, size: int) -> Text:
+    """The file, read again only after it was `changed` or has another `size`."""
+    if not size:
+        raise UserError(f"{kind}: {path} is empty")
+    return KINDS[kind](str(path), np.asarray(np.memmap(path, np.uint8, "r")))
+
+
+class TextFile(Source):
+    """Windows of a file. Each has one token more than `length`, since the first has nothing before
+    it from which it could be predicted."""
+
+    def __init__(self, kind: str, path: str, length: int, valid: float):
+        self.kind, self.path = kind, path
+        self.length = whole(kind, "length", length, 1)
+        self.valid = number(kind, "valid", valid, 0, 1)
+        if not path:
+            raise UserError(f"{kind}: path={path!r} must be the name of a file")
+
+    def contents(self) -> Mapping[str, str]:
+        return {"path": self._text().digest}
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        text, length = self._text(), self.length
+        held = math.ceil(round(len(text.ids) * self.valid, 6))
+        train = len(text.ids) - held
+        self._check_sizes(train, held)
+        # Training windows stand at every offset. Validation windows stand side by side, so that
+        # each token but the first is predicted once.
+        parts = {
+            "train": (slice(0, train), 1, train - length),
+            "valid": (slice(train, None), length, math.ceil((held - 1) / length)),
+        }
+        part, stride, most = pick(parts, split, "split")
+        ids, scored = text.ids[part], slice(part.start + 1, part.stop)
+
+        def read(rows: np.ndarray) -> Examples:
+            place_NT = rows[:, None] * stride + np.arange(length + 1)
+            if split == "train":
+                return Examples(tokens=Ragged.of(ids[place_NT]))
+            valid_NT = place_NT < held
+            return Examples(tokens=Ragged.of(ids[np.minimum(place_NT, held - 1)], valid_NT))
+
+        return Dataset(
+            read=read,
+            count=at_most(count, most, split),
+            form="text",
+            vocab=text.vocab,
+            max_length=length + 1,
+            bytes_per_token=text.size(scored) / len(text.ids[scored]),
+            decode=text.decode,
+        )
+
+    def _check_sizes(self, train: int, held: int) -> None:
+        total = train + held
+        if train <= self.length:
+            raise UserError(
+                f"{self.kind}: length={self.length} is too much for {self.path}: of its {total} "
+                f"tokens {train} are for training, and a window has one more than its length"
+            )
+        if held < 2:
+            raise UserError(
+                f"{self.kind}: valid={self.valid} leaves {held} of {total} tokens of {self.path}"
+            )
+
+    def _text(self) -> Text:
+        path = self._find()
+        info = path.stat()
+        return _read(self.kind, path, info.st_mtime_ns, info.st_size)
+
+    def _find(self) -> pathlib.Path:
+        folder = os.environ.get("TFM_DATA")
+        places = dict.fromkeys([pathlib.Path(self.path), pathlib.Path(folder or "", self.path)])
+        found = next((place.resolve() for place in places if place.is_file()), None)
+        if found is not None:
+            return found
+        beside = [file.name for p in places if p.parent.is_dir() for file in p.parent.iterdir()]
+        near = difflib.get_close_matches(pathlib.Path(self.path).name, beside, n=1)
+        raise UserError(
+            f"{self.kind}: no file {' or '.join(str(place.absolute()) for place in places)}"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+            + (f" (TFM_DATA={folder})" if folder else "; set TFM_DATA to the folder that holds it")
+        )
+
+
+def characters(path: str, length: int, valid: float = 0.1) -> Source:
+    """The characters of a UTF-8 file; the vocabulary is all that the file holds, sorted.
+
+    The first 1 − `valid` of it is for training, in windows at every offset; the rest for
+    validation, in windows side by side, so that each token but the first is scored once.
+    """
+    return TextFile("characters", path, length, valid)
+
+
+def raw_bytes(path: str, length: int, valid: float = 0.1) -> Source:
+    """The bytes of any file, 256 of them; split as `characters` are.  Xue et al. 2022 (ByT5)."""
+    return TextFile("bytes", path, length, valid)
+
+
+DATASETS: dict[str, Callable[..., Source]] = {"characters": characters, "bytes": raw_bytes}

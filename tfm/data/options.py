@@ -1,4 +1,4 @@
-"""The options of tasks: each is named, with its range, when it is wrong."""
+"""The options of data sets: an error names the option and its range."""
 
 from typing import Any
 

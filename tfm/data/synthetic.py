@@ -1,4 +1,4 @@
-"""Tasks that are made, not found: as many examples as asked for, and the best accuracy known.
+"""Generated tasks: as many examples as asked for, and the best possible accuracy.
 
 A task with another `length` has the same vocabulary, so that a model can be tried on sequences
 longer than any it was trained on. Splits are drawn independently unless a task says otherwise.
@@ -8,20 +8,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tfm.data.batch import FIRST, Best, Examples, Labels, Marks, Pairs, Task
+from tfm.data.dataset import FIRST, Best, Dataset, Examples, Generated, Ragged, Source, at_most
+from tfm.data.draws import Draws, key_of
 from tfm.data.options import lengths, number, whole
-from tfm.data.order import shuffled
+from tfm.data.order import permuted
 from tfm.names import UserError
 
 ALL = Best(token=1.0, exact=1.0)
 
 
-def copy(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Task:
+def copy(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
     """The sequence again.  Graves et al. 2014, §4.1.  Best: 1."""
     return _pairs("copy", length, min_length, vocab, lambda source_NS, valid_NS: source_NS)
 
 
-def reverse(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Task:
+def reverse(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
     """The sequence from its end to its beginning.  Grefenstette et al. 2015.  Best: 1."""
 
     def answer(source_NS: np.ndarray, valid_NS: np.ndarray) -> np.ndarray:
@@ -31,7 +32,7 @@ def reverse(length: int = 16, min_length: int | None = None, vocab: int = 32) ->
     return _pairs("reverse", length, min_length, vocab, answer)
 
 
-def sort(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Task:
+def sort(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
     """The symbols from the least to the greatest.  Graves et al. 2014, §4.5, by id.  Best: 1."""
 
     def answer(source_NS: np.ndarray, valid_NS: np.ndarray) -> np.ndarray:
@@ -46,27 +47,37 @@ def _pairs(
     min_length: int | None,
     vocab: int,
     answer: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> Task:
+) -> Source:
     least, most = lengths(name, length, min_length)
     whole(name, "vocab", vocab, FIRST + 2)
 
-    def make(rng: np.random.Generator, count: int, split: str) -> Examples:
-        valid_NS = _valid(rng, count, least, most)
-        source_NS = rng.integers(FIRST, vocab, (count, most), np.int32) * valid_NS
-        target_NS = np.where(valid_NS, answer(source_NS, valid_NS), 0)
-        return Pairs(source_NS, valid_NS, target_NS, valid_NS, vocab)
+    def make(draws: Draws) -> Examples:
+        valid_NS = _valid(draws, least, most)
+        source_NS = draws.integers(FIRST, vocab, (most,))
+        target_NS = answer(source_NS, valid_NS)
+        return Examples(
+            tokens=Ragged.of(source_NS, valid_NS), target=Ragged.of(target_NS, valid_NS)
+        )
 
-    return Task(make, ALL)
+    return Generated(
+        make,
+        form="pairs",
+        vocab=vocab,
+        max_length=most,
+        max_target=most,
+        aligned=True,
+        best=ALL,
+    )
 
 
-def _valid(rng: np.random.Generator, count: int, least: int, most: int) -> np.ndarray:
+def _valid(draws: Draws, least: int, most: int) -> np.ndarray:
     """Each length from the least to the most is as likely."""
     if least == most:
-        return np.broadcast_to(True, (count, most))
-    return np.arange(most) < rng.integers(least, most + 1, (count, 1))
+        return np.ones((len(draws), most), bool)
+    return np.arange(most) < draws.integers(least, most + 1, (1,))
 
 
-def induction(length: int = 64, vocab: int = 64) -> Task:
+def induction(length: int = 64, vocab: int = 64) -> Source:
     """… A B … A → B: what came after the last token where it stood before.  Best: 1.
 
     Olsson et al. 2022, with one question, at the end; A stands in one earlier place only.
@@ -74,22 +85,25 @@ def induction(length: int = 64, vocab: int = 64) -> Task:
     whole("induction", "length", length, 3)
     whole("induction", "vocab", vocab, FIRST + 3)
 
-    def make(rng: np.random.Generator, count: int, split: str) -> Examples:
-        rows_N = np.arange(count)
-        asked_N = rng.integers(FIRST, vocab, count, np.int32)
-        tokens_NT = rng.integers(FIRST, vocab - 1, (count, length), np.int32)
+    def make(draws: Draws) -> Examples:
+        rows_N = np.arange(len(draws))
+        asked_N = draws.integers(FIRST, vocab)
+        tokens_NT = draws.integers(FIRST, vocab - 1, (length,))
         tokens_NT += tokens_NT >= asked_N[:, None]  # any symbol but the one asked for
-        place_N = rng.integers(0, length - 2, count)
+        place_N = draws.integers(0, length - 2)
         tokens_NT[rows_N, place_N] = tokens_NT[:, -1] = asked_N
-        target_NT, marked_NT = np.zeros_like(tokens_NT), np.zeros(tokens_NT.shape, bool)
-        target_NT[:, -1], marked_NT[:, -1] = tokens_NT[rows_N, place_N + 1], True
-        everywhere_NT = np.broadcast_to(True, tokens_NT.shape)
-        return Marks(tokens_NT, everywhere_NT, target_NT, marked_NT, vocab)
+        tags_NT, scored_NT = np.zeros_like(tokens_NT), np.zeros(tokens_NT.shape, bool)
+        tags_NT[:, -1], scored_NT[:, -1] = tokens_NT[rows_N, place_N + 1], True
+        return _tagged(tokens_NT, tags_NT, scored_NT)
 
-    return Task(make, ALL)
+    return Generated(make, form="tags", vocab=vocab, max_length=length, best=ALL)
 
 
-def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0.01) -> Task:
+def _tagged(tokens_NT: np.ndarray, tags_NT: np.ndarray, scored_NT: np.ndarray) -> Examples:
+    return Examples(tokens=Ragged.of(tokens_NT), tags=tags_NT.ravel(), scored=scored_NT.ravel())
+
+
+def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0.01) -> Source:
     """Keys with their values, then each key once more: its value is wanted.  Best: 1.
 
     Multi-query associative recall, Arora et al. 2023 (Zoology). Keys are from the lower half of the
@@ -107,35 +121,57 @@ def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0
     places = (length - begin) // 2
     log_p = (alpha - 1) * np.log(np.arange(1, places + 1))
 
-    def make(rng: np.random.Generator, count: int, split: str) -> Examples:
-        keys_NP = FIRST + _distinct(rng, count, pairs, half - FIRST)
-        values_NP = half + _distinct(rng, count, pairs, vocab - half)
+    def make(draws: Draws) -> Examples:
+        keys_NP = FIRST + draws.distinct(pairs, half - FIRST)
+        values_NP = half + draws.distinct(pairs, vocab - half)
         # The largest of log p + Gumbel noise are draws without replacement.  Kool et al. 2019.
-        noise = log_p + rng.gumbel(size=(count, places))
-        chosen_NP = np.argsort(-noise, 1)[:, :pairs] * 2 + begin
-        tokens_NT = rng.integers(FIRST, vocab, (count, length), np.int32)
+        noise_NP = log_p - np.log(-np.log(draws.uniform((places,))))
+        chosen_NP = np.argsort(-noise_NP, 1)[:, :pairs] * 2 + begin
+        tokens_NT = draws.integers(FIRST, vocab, (length,))
         tokens_NT[:, 0:begin:2], tokens_NT[:, 1:begin:2] = keys_NP, values_NP
-        target_NT, marked_NT = np.zeros_like(tokens_NT), np.zeros(tokens_NT.shape, bool)
+        tags_NT, scored_NT = np.zeros_like(tokens_NT), np.zeros(tokens_NT.shape, bool)
         np.put_along_axis(tokens_NT, chosen_NP, keys_NP, 1)
-        np.put_along_axis(target_NT, chosen_NP, values_NP, 1)
-        np.put_along_axis(marked_NT, chosen_NP, True, 1)
-        everywhere_NT = np.broadcast_to(True, tokens_NT.shape)
-        return Marks(tokens_NT, everywhere_NT, target_NT, marked_NT, vocab)
+        np.put_along_axis(tags_NT, chosen_NP, values_NP, 1)
+        np.put_along_axis(scored_NT, chosen_NP, True, 1)
+        return _tagged(tokens_NT, tags_NT, scored_NT)
 
-    return Task(make, ALL)
-
-
-def _distinct(rng: np.random.Generator, count: int, size: int, among: int) -> np.ndarray:
-    """`size` different numbers below `among`, in random order.  Floyd; Bentley 1987, for rows."""
-    drawn_NP = np.zeros((count, size), np.int32)
-    for i, top in enumerate(range(among - size, among)):
-        new_N = rng.integers(0, top + 1, count, np.int32)
-        taken_N = np.any(drawn_NP[:, :i] == new_N[:, None], 1)
-        drawn_NP[:, i] = np.where(taken_N, top, new_N)
-    return rng.permuted(drawn_NP, axis=1)
+    return Generated(make, form="tags", vocab=vocab, max_length=length, best=ALL)
 
 
-def addition(p: int = 97, fraction: float = 0.5) -> Task:
+class _Addition(Source):
+    """A table of p² sums, split once and for all."""
+
+    def __init__(self, p: int, fraction: float):
+        train = int(p * p * fraction)
+        ends = {"train": train, "valid": (p * p + train + 1) // 2, "test": p * p}
+        self.p, self.starts = p, dict(zip(ends, [0, *ends.values()], strict=False))
+        self.sizes = {split: ends[split] - self.starts[split] for split in ends}
+        empty = min(self.sizes, key=lambda split: self.sizes[split])
+        if self.sizes[empty] < 1:
+            pairs = f"fraction={fraction} of {p * p} pairs"
+            raise UserError(f"addition: {pairs} leaves none for {empty!r}")
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        p = self.p
+
+        def read(rows: np.ndarray) -> Examples:
+            pair_N = permuted(p * p, key_of(0, "addition"), rows + self.starts[split])
+            a_N, b_N = np.divmod(pair_N.astype(np.int32), p)
+            tokens_NT = np.stack([a_N + FIRST, np.full_like(a_N, FIRST + p), b_N + FIRST], 1)
+            return Examples(tokens=Ragged.of(tokens_NT), labels=(a_N + b_N) % p)
+
+        return Dataset(
+            read=read,
+            count=at_most(count, self.sizes[split], split),
+            form="labels",
+            vocab=FIRST + p + 1,
+            classes=p,
+            max_length=3,
+            best=ALL,
+        )
+
+
+def addition(p: int = 97, fraction: float = 0.5) -> Source:
     """a + b modulo p.  Power et al. 2022.  Best: 1.
 
     Of the p² pairs, the same `fraction` is always for training; validation and test share the
@@ -143,45 +179,52 @@ def addition(p: int = 97, fraction: float = 0.5) -> Task:
     """
     whole("addition", "p", p, 2, 1000)
     number("addition", "fraction", fraction, 0, 1)
-    plus, vocab = FIRST + p, FIRST + p + 1
-    train = int(p * p * fraction)
-    ends = {"train": train, "valid": (p * p + train + 1) // 2, "test": p * p}
-    starts = dict(zip(ends, [0, *ends.values()], strict=False))
-    sizes = {split: ends[split] - starts[split] for split in ends}
-    if min(sizes.values()) < 1:
-        empty = min(sizes, key=lambda split: sizes[split])
-        raise UserError(f"addition: fraction={fraction} of {p * p} pairs leaves none for {empty!r}")
-
-    def make(rng: np.random.Generator, count: int, split: str) -> Examples:
-        pair_N = shuffled(p * p, 0, "addition")[starts[split] :][:count].astype(np.int32)
-        a_N, b_N = np.divmod(pair_N, p)
-        tokens_NT = np.stack([a_N + FIRST, np.full_like(a_N, plus), b_N + FIRST], 1)
-        everywhere_NT = np.broadcast_to(True, tokens_NT.shape)
-        return Labels(tokens_NT, everywhere_NT, (a_N + b_N) % p, vocab, p)
-
-    return Task(make, ALL, sizes)
+    return _Addition(p, fraction)
 
 
-def parity(length: int = 32, min_length: int | None = None, each: bool = False) -> Task:
+def parity(length: int = 32, min_length: int | None = None, each: bool = False) -> Source:
     """Whether the ones are odd in number; with `each`, at every position so far.  Best: 1.
 
     Hahn 2020: self-attention of a fixed size gets ever nearer to chance as length grows.
     """
     least, most = lengths("parity", length, min_length)
+    facts = {"vocab": FIRST + 2, "max_length": most, "best": ALL}
 
-    def make(rng: np.random.Generator, count: int, split: str) -> Examples:
-        valid_NT = _valid(rng, count, least, most)
-        bit_NT = rng.integers(0, 2, (count, most), np.int32) * valid_NT
+    def make(draws: Draws) -> Examples:
+        valid_NT = _valid(draws, least, most)
+        bit_NT = draws.integers(0, 2, (most,)) * valid_NT
         odd_NT = np.cumsum(bit_NT, 1, dtype=np.int32) % 2
-        tokens_NT = (bit_NT + FIRST) * valid_NT
+        tokens = Ragged.of(bit_NT + FIRST, valid_NT)
         if each:
-            return Marks(tokens_NT, valid_NT, (odd_NT + FIRST) * valid_NT, valid_NT, FIRST + 2)
-        return Labels(tokens_NT, valid_NT, odd_NT[:, -1], FIRST + 2, 2)
+            return Examples(tokens=tokens, tags=odd_NT[valid_NT] + FIRST)
+        return Examples(tokens=tokens, labels=odd_NT[:, -1])
 
-    return Task(make, ALL)
+    if each:
+        return Generated(make, form="tags", **facts)
+    return Generated(make, form="labels", classes=2, **facts)
 
 
-TASKS: dict[str, Callable[..., Task]] = {
+def spell(length: int = 4, vocab: int = FIRST + 10) -> Source:
+    """A vector, and the sequence that it spells.  Best: 1.
+
+    The vector is one one-hot vector for each symbol, one after another. It shows whether what a
+    model is given once, at its beginning, lasts to its end.  1:N of Karpathy 2015.
+    """
+    whole("spell", "length", length, 1)
+    whole("spell", "vocab", vocab, FIRST + 2)
+    symbols = vocab - FIRST
+
+    def make(draws: Draws) -> Examples:
+        symbol_NT = draws.integers(0, symbols, (length,))
+        vectors = np.eye(symbols, dtype=np.float32)[symbol_NT].reshape(len(draws), -1)
+        return Examples(tokens=Ragged.of(symbol_NT + FIRST), vectors=vectors)
+
+    return Generated(
+        make, form="vectors", vocab=vocab, max_length=length, vector=length * symbols, best=ALL
+    )
+
+
+DATASETS: dict[str, Callable[..., Source]] = {
     "copy": copy,
     "reverse": reverse,
     "sort": sort,
@@ -189,4 +232,5 @@ TASKS: dict[str, Callable[..., Task]] = {
     "recall": recall,
     "addition": addition,
     "parity": parity,
+    "spell": spell,
 }

@@ -1,9 +1,9 @@
 """Floating-point operations, counted as XLA counts them, by walking what JAX has traced.
 
 A product and its addition to a sum are two. Arithmetic, comparison and selection count one for each
-element they make, a sum or a maximum one for each element that joins; what only moves, shapes or
-converts data counts nothing. Transcendental functions are counted apart, except for the plain
-arithmetic that XLA writes some of them out in.
+element they make, a sum or a maximum one for each element that it adds; what only moves, reshapes
+or converts data counts nothing. Transcendental functions are counted apart, except for the plain
+arithmetic that XLA expands some of them into.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ TRANSCENDENTAL = {  # name → what XLA adds to it in plain arithmetic, for each
     "expm1": 0, "lgamma": 52, "log": 0, "log1p": 0, "logistic": 3, "pow": 0, "rsqrt": 0, "sin": 0,
     "sinh": 10, "sqrt": 0, "tan": 0, "tanh": 0,
 }  # fmt: skip
-JOINING = {
+REDUCTIONS = {
     "argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce",
     "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
 }  # fmt: skip
@@ -39,7 +39,7 @@ class Flops:
     matmul: int = 0  # convolution too
     other: int = 0
     transcendental: int = 0  # calls; not in the total
-    exact: bool = True  # False: at least so much; a loop that data ends was counted as one turn
+    exact: bool = True  # False: a lower bound; a loop whose end depends on data counts once
 
     @property
     def total(self) -> int:
@@ -65,7 +65,7 @@ def count(fn: Callable[..., Any], *args: Any) -> Flops:
 
 
 def _of_jaxpr(jaxpr: Jaxpr) -> Flops:
-    """Of what the results need: XLA drops the rest too."""
+    """Of what the results depend on: XLA drops the rest too."""
     total, needed = Flops(), set(map(id, jaxpr.outvars))
     for eqn in reversed(jaxpr.eqns):
         if eqn.effects or not needed.isdisjoint(map(id, eqn.outvars)):
@@ -75,39 +75,39 @@ def _of_jaxpr(jaxpr: Jaxpr) -> Flops:
 
 
 def _of_equation(eqn: JaxprEqn) -> Flops:
-    name, how = eqn.primitive.name, eqn.params
+    name, params = eqn.primitive.name, eqn.params
     size = math.prod(_shape(eqn.outvars[0])) if eqn.outvars else 0
     match name:
         case "dot_general":
-            (contracted, _), _ = how["dimension_numbers"]
+            (contracted, _), _ = params["dimension_numbers"]
             inner = math.prod(_shape(eqn.invars[0])[axis] for axis in contracted)
             return Flops(matmul=2 * size * inner)
         case "conv_general_dilated":
-            return Flops(matmul=2 * _meetings(eqn))
+            return Flops(matmul=2 * _products(eqn))
         case "integer_pow":
-            power = abs(how["y"])  # by repeated squaring
-            products = power.bit_length() + power.bit_count() - 2 + (how["y"] < 0)
+            power = abs(params["y"])  # by repeated squaring
+            products = power.bit_length() + power.bit_count() - 2 + (params["y"] < 0)
             return Flops(other=products * size)
         case "scatter_add":
             return Flops(other=math.prod(_shape(eqn.invars[2])))
         case "reduce_window_max" | "reduce_window_min" | "reduce_window_sum":
-            return Flops(other=size * (math.prod(how["window_dimensions"]) - 1))
+            return Flops(other=size * (math.prod(params["window_dimensions"]) - 1))
         case "select_and_scatter_add":
             source = math.prod(_shape(eqn.invars[0]))
-            return Flops(other=source * math.prod(how["window_dimensions"]))
+            return Flops(other=source * math.prod(params["window_dimensions"]))
     if name in ARITHMETIC:
         return Flops(other=size)
     if name in TRANSCENDENTAL:
         return Flops(other=TRANSCENDENTAL[name] * size, transcendental=size)
-    if name in JOINING:
+    if name in REDUCTIONS:
         kept = 0 if name.startswith("cum") else size
         return Flops(other=math.prod(_shape(eqn.invars[0])) - kept)
 
     parts = list(map(_of_jaxpr, _inner(eqn)))
     match name:
         case "scan":
-            return parts[0] * how["length"]
-        case "cond":  # the dearest branch
+            return parts[0] * params["length"]
+        case "cond":  # the most expensive branch
             return max(parts, key=lambda branch: branch.total)
         case "while" | "pallas_call":
             return dataclasses.replace(sum(parts, Flops()), exact=False)
@@ -124,19 +124,19 @@ def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
                 yield part
 
 
-def _meetings(eqn: JaxprEqn) -> int:
-    """How often a weight of a convolution meets an input: not in padding, nor between dilations."""
-    how, of = eqn.params, eqn.params["dimension_numbers"]
+def _products(eqn: JaxprEqn) -> int:
+    """Products of a convolution: of weights and inputs, without padding and dilation."""
+    params, of = eqn.params, eqn.params["dimension_numbers"]
     data, kernel = map(_shape, eqn.invars)
-    made = _shape(eqn.outvars[0])
-    meetings = made[of.out_spec[0]] * made[of.out_spec[1]] * kernel[of.rhs_spec[1]]
+    result = _shape(eqn.outvars[0])
+    products = result[of.out_spec[0]] * result[of.out_spec[1]] * kernel[of.rhs_spec[1]]
     for i, axes in enumerate(zip(of.out_spec[2:], of.rhs_spec[2:], of.lhs_spec[2:], strict=True)):
-        out, window, size = made[axes[0]], kernel[axes[1]], data[axes[2]]
-        first = how["window_strides"][i] * np.arange(out)[:, None] - how["padding"][i][0]
-        at = first + how["rhs_dilation"][i] * np.arange(window)
-        gap = how["lhs_dilation"][i]
-        meetings *= int(np.sum((at >= 0) & (at % gap == 0) & (at < gap * size)))
-    return meetings
+        out, window, size = result[axes[0]], kernel[axes[1]], data[axes[2]]
+        first = params["window_strides"][i] * np.arange(out)[:, None] - params["padding"][i][0]
+        at = first + params["rhs_dilation"][i] * np.arange(window)
+        gap = params["lhs_dilation"][i]
+        products *= int(np.sum((at >= 0) & (at % gap == 0) & (at < gap * size)))
+    return products
 
 
 def _shape(variable: Any) -> tuple[int, ...]:

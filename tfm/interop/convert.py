@@ -1,154 +1,99 @@
-"""Hugging Face weights ↔ our parameters: every tensor accounted for, or nothing done."""
+"""Weights of transformers ↔ our parameters: every tensor is accounted for, or nothing is done."""
 
 import dataclasses
+import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from ml_collections import ConfigDict
 
-from tfm.config import to_spec
-from tfm.interop import names, settings
-from tfm.interop.names import Pair
+from tfm.interop import bert, gpt2, llama, t5
+from tfm.interop.config_json import ConfigJson, parse_call
+from tfm.interop.family import Family, Pair
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.models import build
-from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec
+from tfm.models.spec import EncoderDecoderSpec
 from tfm.names import UserError, pick
+from tfm.ops.positions import POSITIONS
+from tfm.spec import to_spec, to_tree
 
 Tree = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 FLOATS = ("float32", "bfloat16", "float16", "float64")  # what a weight may be stored as
-
-
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """One `model_type` of transformers."""
-
-    spec: type[DecoderSpec] | type[EncoderSpec] | type[EncoderDecoderSpec]  # what it is here
-    to_spec: Callable[[settings.Config, Collection[str]], Any]
-    to_config: Callable[[Any], dict[str, Any]]
-    pairs: Callable[[Any], Iterator[Pair]]
-    prefix: str = ""  # before the names of the body, in a model with a head
-    heads: tuple[str, ...] = ("lm_head.",)  # names that stand without the prefix
-    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # a copy → what it copies
-    buffers: str = r"(?!)"  # names that hold no parameters
-
-
-FAMILIES = {
-    "gpt2": Family(
-        DecoderSpec,
-        settings.from_gpt2,
-        settings.to_gpt2,
-        names.gpt2,
-        "transformer.",
-        copies={"lm_head.weight": "wte.weight"},
-        buffers=r"h\.\d+\.attn\.(masked_)?bias",
-    ),
-    "llama": Family(
-        DecoderSpec,
-        settings.from_llama,
-        settings.to_llama,
-        names.llama,
-        "model.",
-        copies={"lm_head.weight": "embed_tokens.weight"},
-        buffers=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
-    ),
-    "bert": Family(
-        EncoderSpec,
-        settings.from_bert,
-        settings.to_bert,
-        names.bert,
-        "bert.",
-        ("cls.", "classifier."),
-        copies={
-            "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-            "cls.predictions.decoder.bias": "cls.predictions.bias",
-        },
-        buffers=r"embeddings\.position_ids",
-    ),
-    "t5": Family(
-        EncoderDecoderSpec,
-        settings.from_t5,
-        settings.to_t5,
-        names.t5,
-        copies={
-            "encoder.embed_tokens.weight": "shared.weight",
-            "decoder.embed_tokens.weight": "shared.weight",
-            "lm_head.weight": "shared.weight",
-        },
-        # Left in by an early release, and read by nobody.
-        buffers=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-    ),
-}
+# How a model is computed and trained, which their config does not say.
+NOT_THEIRS = ("scan", "remat", "dtype", "init", "dropout", "attention.implementation")
 
 
 def from_huggingface(
-    config: settings.Config, tensors: Mapping[str, np.ndarray], dtype: np.dtype | None = None
+    config: Tree, tensors: Mapping[str, np.ndarray], dtype: np.dtype | None = None
 ) -> tuple[Any, dict[str, Any]]:
     """A spec and its parameters, as `dtype` or as they are stored.
 
-    What is missing, left over or misshapen, or no number of that dtype, is listed.
+    The error lists what is missing, left over or misshapen, or not a number of that dtype.
     """
-    family = pick(FAMILIES, settings.value(config, "model_type", str), "model_type")
-    named: dict[str, str] = {}
+    family = pick(FAMILIES, ConfigJson(config).value("model_type", str), "model_type")
+    names: dict[str, str] = {}
     for name in tensors:
         body = _body(family, name)
-        if body in named:
-            raise UserError(f"{named[body]} and {name} are one tensor; the weights hold both")
-        named[body] = name
-    held = {n: tensors[name] for n, name in named.items() if not re.fullmatch(family.buffers, n)}
-    spare = {  # an untied head that happens to equal the embedding is wanted all the same
-        copy: held.pop(copy)
+        if body in names:
+            raise UserError(f"{names[body]} and {name} are one tensor; the weights hold both")
+        names[body] = name
+    found = {n: tensors[name] for n, name in names.items() if not re.fullmatch(family.ignored, n)}
+    copies = {  # an untied head may happen to equal the embedding, and is needed all the same
+        copy: found.pop(copy)
         for copy, original in family.copies.items()
-        if copy in held and np.array_equal(held[copy], held.get(original, ()))
+        if copy in found and np.array_equal(found[copy], found.get(original, ()))
     }
-    spec = _spec(family, config, held)
-    return spec, from_tensors(spec, family.pairs(spec), held, spare, dtype)
+    spec = _spec(family, config, found)
+    return spec, from_tensors(spec, family.pairs(spec), found, copies, dtype)
 
 
-def _spec(family: Family, config: settings.Config, tensors: Collection[str]) -> Any:
-    """Their config as a spec that can be written to a file and read again."""
-    spec = family.to_spec(config, tensors)
-    return to_spec(family.spec, ConfigDict(dataclasses.asdict(spec)), "model.")
+def _spec(family: Family, config: Tree, tensors: Collection[str]) -> Any:
+    return to_spec(family.spec, family.from_config(ConfigJson(config), tensors), "model.")
+
+
+def _body(family: Family, name: str) -> str:
+    """The name of a tensor in a model without a head."""
+    # BERT's first release named the scale and the bias of a norm like this.
+    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+    name = name.removeprefix(family.prefix)
+    return re.sub("|".join(old), lambda found: old[found[0]], name)
 
 
 def from_tensors(
     spec: Any,
     pairs: Iterable[Pair],
     tensors: Mapping[str, np.ndarray],
-    spare: Mapping[str, np.ndarray] = MappingProxyType({}),
+    copies: Mapping[str, np.ndarray] = MappingProxyType({}),
     dtype: np.dtype | None = None,
 ) -> dict[str, Any]:
-    """The parameters that `pairs` find in `tensors`; `spare` ones need not be used."""
+    """The parameters that `pairs` find in `tensors`; `copies` need not be used."""
     shapes = _shapes(spec, scan=False)
-    taken: dict[str, np.ndarray] = {}
+    params: dict[str, np.ndarray] = {}
     wrong, left = [], dict(tensors)
     for pair in pairs:
-        wanted = pair.shape([shapes[path] for path in pair.ours])
-        tensor = left.pop(pair.theirs, spare.get(pair.theirs))
+        ours = [shapes[path] for path in pair.ours]
+        tensor, shape = left.pop(pair.theirs, copies.get(pair.theirs)), pair.shape(ours)
         if tensor is None:
-            wrong.append(f"missing: {pair.theirs} {wanted}")
-        elif tensor.shape != wanted:
-            wrong.append(f"misshapen: {pair.theirs} is {tensor.shape}, expected {wanted}")
+            wrong.append(f"missing: {pair.theirs} {shape}")
+        elif tensor.shape != shape:
+            wrong.append(f"misshapen: {pair.theirs} is {tensor.shape}, expected {shape}")
         elif str(tensor.dtype) not in FLOATS:
             wrong.append(f"no weights: {pair.theirs} is {tensor.dtype}, not {' or '.join(FLOATS)}")
         elif (cast := _cast(tensor, dtype)) is None:
             wrong.append(f"too large for {dtype}: {pair.theirs}, stored as {tensor.dtype}")
         else:
-            parts = pair.take(cast, [shapes[path] for path in pair.ours])
-            taken |= dict(zip(pair.ours, parts, strict=True))
+            params |= dict(zip(pair.ours, pair.split(cast, ours), strict=True))
     wrong += [f"left over: {name} {tensor.shape}" for name, tensor in left.items()]
     if wrong:
         raise UserError("the weights do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
-    tree = unflatten_dict(taken, sep="/")
-    if not spec.scan:
-        return tree
+    tree = unflatten_dict(params, sep="/")
     try:
-        return scanned(tree)
+        return scanned(tree) if spec.scan else tree
     except np.exceptions.DTypePromotionError:
         raise UserError(
             "some layers are stored as bfloat16 and some as float16; --dtype=float32 holds both"
@@ -165,91 +110,114 @@ def _cast(tensor: np.ndarray, dtype: np.dtype | None) -> np.ndarray | None:
 
 
 def to_huggingface(spec: Any, params: Tree) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Their config and tensors. What does not fit the spec, or has no name there, is listed."""
-    families = {kind: family for kind, family in FAMILIES.items() if type(spec) is family.spec}
-    if not families:
-        can = ", ".join(sorted({family.spec.family for family in FAMILIES.values()}))
-        raise UserError(
-            f"transformers has no model of family {spec.family!r}; these can be exported: {can}"
-        )
+    """Their config and tensors. The error lists what does not fit the spec or has no name there."""
     given = {path: np.shape(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
-    shapes = _shapes(spec, scan=any(SCANNED in path.split("/") for path in given))
-    family, config = _family_of(families, spec)
-    _check(shapes, given)
+    family, config = _family_of(spec)
+    _check(_shapes(spec, scan=any(SCANNED in path.split("/") for path in given)), given)
     tensors = to_tensors(family.pairs(spec), params)
-    if config["architectures"] == ["BertModel"]:
-        return config, tensors
+    prefix = "" if config["architectures"] == ["BertModel"] else family.prefix
     return config, {
-        name if name.startswith(family.heads) else family.prefix + name: tensor
+        name if name.startswith(family.unprefixed) else prefix + name: tensor
         for name, tensor in tensors.items()
     }
-
-
-def copied(spec: Any, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors to be written, with the copies that older releases of transformers look for.
-
-    They take `tie_word_embeddings: false`, by which T5 says that states are not scaled, to mean a
-    head of its own.
-    """
-    tied = isinstance(spec, EncoderDecoderSpec) and spec.tied and not spec.scale_head
-    return {**tensors, "lm_head.weight": tensors["shared.weight"]} if tied else dict(tensors)
-
-
-def _check(wanted: Shapes, given: Shapes) -> None:
-    """Raise where parameters are not those that a spec asks for."""
-    wrong = [f"missing: {path} {wanted[path]}" for path in wanted.keys() - given.keys()]
-    wrong += [f"left over: {path} {given[path]}" for path in given.keys() - wanted.keys()]
-    wrong += [
-        f"misshapen: {path} is {given[path]}, expected {wanted[path]}"
-        for path in wanted.keys() & given.keys()
-        if wanted[path] != given[path]
-    ]
-    if wrong:
-        raise UserError("the parameters do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
 
 
 def to_tensors(pairs: Iterable[Pair], params: Tree) -> dict[str, np.ndarray]:
     """Their tensors, from our parameters; none may be left."""
     flat = flatten_dict(unrolled(params), sep="/")
-    out = {}
-    for pair in pairs:
-        missing = [path for path in pair.ours if path not in flat]
-        if missing:
-            raise UserError(f"the parameters have no {', '.join(missing)}")
-        out[pair.theirs] = pair.give([np.asarray(flat.pop(path)) for path in pair.ours])
+    out = {
+        pair.theirs: pair.join([np.asarray(flat.pop(path)) for path in pair.ours]) for pair in pairs
+    }
     if flat:
         raise UserError(f"they have no name for the parameters {', '.join(sorted(flat))}")
     return out
 
 
-def _family_of(families: Mapping[str, Family], spec: Any) -> tuple[Family, dict[str, Any]]:
-    """The family that can say all that `spec` says, and its config."""
-    reasons = []
-    for kind, family in families.items():
-        try:
-            config = {**family.to_config(spec), "model_type": kind}
-            held = {pair.theirs for pair in family.pairs(spec)}
-            changed = settings.differences(spec, _spec(family, config, held))
-        except UserError as e:
-            reasons.append(f"{kind}: {e}")
-            continue
-        if not changed:
-            return family, config
-        reasons.append(f"{kind}: cannot say model.{', model.'.join(changed)}")
-    raise UserError("no family of transformers is this model:\n  " + "\n  ".join(reasons))
+def with_copies(spec: Any, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors to be written, with the copies that older releases of transformers look for.
+
+    T5 says with `tie_word_embeddings: false` that states are not scaled. Those releases take it to
+    mean that the head has its own weights.
+    """
+    tied = isinstance(spec, EncoderDecoderSpec) and spec.tied and not spec.scale_head
+    return {**tensors, "lm_head.weight": tensors["shared.weight"]} if tied else dict(tensors)
+
+
+def _check(expected: Shapes, given: Shapes) -> None:
+    """Raise where the parameters are not those of the spec."""
+    wrong = [f"missing: {path} {expected[path]}" for path in expected.keys() - given.keys()]
+    wrong += [f"left over: {path} {given[path]}" for path in given.keys() - expected.keys()]
+    wrong += [
+        f"misshapen: {path} is {given[path]}, expected {expected[path]}"
+        for path in expected.keys() & given.keys()
+        if expected[path] != given[path]
+    ]
+    if wrong:
+        raise UserError("the parameters do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
 
 
 def _shapes(spec: Any, scan: bool) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter, of a spec that can be built."""
+    """The shape of every parameter."""
     spec = dataclasses.replace(spec, scan=scan)
     module, inputs = build.model(spec), build.example(spec, 1, 1)
     tree = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     return {path: leaf.shape for path, leaf in flatten_dict(tree["params"], sep="/").items()}
 
 
-def _body(family: Family, name: str) -> str:
-    name = name.removeprefix(family.prefix)
-    # BERT's first release called the scale and the bias of a norm so.
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-        "LayerNorm.beta", "LayerNorm.bias"
-    )
+def _family_of(spec: Any) -> tuple[Family, dict[str, Any]]:
+    """The family whose config can express the whole spec, and that config."""
+    families = {kind: family for kind, family in FAMILIES.items() if type(spec) is family.spec}
+    if not families:
+        known = ", ".join(sorted({family.spec.family for family in FAMILIES.values()}))
+        raise UserError(
+            f"transformers has no model of family {spec.family!r}; these can be exported: {known}"
+        )
+    if spec.mixer != "attention":
+        raise UserError(f"model.mixer={spec.mixer!r} cannot be exported; 'attention' can")
+    reasons = []
+    for kind, family in families.items():
+        try:
+            config = {**family.to_config(spec), "model_type": kind}
+            names = {pair.theirs for pair in family.pairs(spec)}
+            ours, back = _function(spec), _function(_spec(family, config, names))
+        except UserError as e:
+            reasons.append(f"{kind}: {e}")
+            continue
+        changed = [key for key in ours if ours[key] != back.get(key)]
+        if not changed:
+            return family, config
+        reasons.append(f"{kind}: cannot say model.{', model.'.join(changed)}")
+    raise UserError("no family of transformers is this model:\n  " + "\n  ".join(reasons))
+
+
+def _function(spec: Any) -> dict[str, Any]:
+    """The settings that decide which function a model computes, with no default left open."""
+    flat = flatten_dict(to_tree(spec), sep=".")
+    usual = {
+        "attention.head_width": spec.width // spec.attention.heads,
+        "attention.kv_heads": spec.attention.heads,
+        "norm.final": spec.norm.placement != "post",
+        "decoder_layers": spec.layers,
+        "decoder_scheme": spec.position.scheme,
+        "decoder_vocab": spec.vocab,
+    }
+    flat |= {key: usual[key] for key in usual if key in flat and flat[key] is None}
+    if flat["attention.value_width"] is None:
+        flat["attention.value_width"] = flat["attention.head_width"]
+    return {
+        key: _scheme(setting) if key.endswith("scheme") else setting
+        for key, setting in flat.items()
+        if not key.startswith(NOT_THEIRS)
+    }
+
+
+def _scheme(text: str) -> tuple[str, dict[str, Any]]:
+    """A position scheme and all its options, except for how it is initialised."""
+    name, options = parse_call(text)
+    if callable(POSITIONS[name]):  # a user's own may be a Position, without options
+        takes = inspect.signature(POSITIONS[name]).parameters.values()
+        options = {p.name: p.default for p in takes} | options
+    return name, {key: value for key, value in options.items() if key != "stddev"}
+
+
+FAMILIES = {"gpt2": gpt2.FAMILY, "llama": llama.FAMILY, "bert": bert.FAMILY, "t5": t5.FAMILY}

@@ -1,23 +1,23 @@
 """`tfm import` and `tfm export`: a Hugging Face folder in, a run folder out, and back.
 
   tfm import HF_FOLDER --workdir=FOLDER [--dtype=float32]
-  tfm export WORKDIR HF_FOLDER
+  tfm export WORKDIR HF_FOLDER [--checkpoint=best]
 
 import reads config.json and safetensors (in one file or several; never pickle) of GPT-2, LLaMA,
-BERT, T5 and UL2, and writes config.json (for --config=FOLDER/config.json), params (Orbax) and the
-tokenizer's files. export writes a folder that transformers loads. A tensor that is missing, left
-over or misshapen is an error that lists it, and then nothing is written. --dtype is that of the
-stored weights: float32, bfloat16, float16, or stored, which leaves it as it is.
+BERT, T5 and UL2, and writes a run folder: config.json (for --config=FOLDER/config.json), a
+checkpoint and the tokenizer's files. export writes a folder that transformers loads, from an
+imported or a trained run. A tensor that is missing, left over or misshapen is an error that lists
+it, and then nothing is written. --dtype is that of the stored weights: float32, bfloat16, float16,
+or stored, which leaves it as it is.
 """
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,23 +26,17 @@ import numpy as np
 
 from tfm import arguments
 from tfm import config as configs
-from tfm.interop.convert import copied, from_huggingface, to_huggingface
+from tfm.checkpoint import Checkpoints, evaluated
+from tfm.interop.convert import from_huggingface, to_huggingface, with_copies
 from tfm.models import build
 from tfm.names import UserError, pick
+from tfm.spec import to_tree
 
 TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-    "tokenizer.model",
-    "spiece.model",
-    "chat_template.jinja",
-    "generation_config.json",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model",
+    "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
 DTYPES = {
     "float32": np.dtype(np.float32),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
@@ -67,22 +61,24 @@ def main_export(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    source, target = arguments.split(argv, words=2, config=False).words
-    print(f"exported to {export_folder(source, target)}")
+    given = arguments.split(argv, words=2, options=("checkpoint",), config=False)
+    print(f"exported to {export_folder(*given.words, **given.options)}")
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
     """A Hugging Face folder as a run folder: config.json, params, tokenizer."""
     folder = pathlib.Path(source)
-    _check_free(workdir)
+    _check_empty(workdir)
     wanted = pick(DTYPES, dtype, "dtype")
     config = _read_json(folder / "config.json")
     spec, params = from_huggingface(config, read_tensors(folder), wanted)
     tokenizer = _read_files(folder / name for name in TOKENIZER)
     with _new_folder(workdir) as new:
-        _write_json(new / "config.json", {"model": dataclasses.asdict(spec)})
+        _write_json(new / "config.json", {"model": to_tree(spec)})
         _write_json(new / "huggingface.json", config)
-        save_params(new / "params", params)
+        checkpoints = Checkpoints(new)
+        checkpoints.save(0, {"variables": {"params": params}})
+        checkpoints.close()
         if tokenizer:
             (new / "tokenizer").mkdir()
         for name, content in tokenizer.items():
@@ -90,70 +86,52 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
     return pathlib.Path(workdir)
 
 
-def export_folder(workdir: str, target: str) -> pathlib.Path:
+def export_folder(workdir: str, target: str, checkpoint: str = "best") -> pathlib.Path:
     """A run folder as one that transformers loads."""
     folder = pathlib.Path(workdir)
-    _check_free(target)
-    spec, params = load(folder)
+    _check_empty(target)
+    spec, params = load(folder, checkpoint)
     config, tensors = to_huggingface(spec, params)
     before = folder / "huggingface.json"
     if before.exists():
-        config = _kept(config, _read_json(before))
-    numbers: collections.Counter[str] = collections.Counter()
+        config = _merged(config, _read_json(before))
+    sizes: collections.Counter[str] = collections.Counter()
     for tensor in tensors.values():
-        numbers[str(tensor.dtype)] += tensor.size
-    ((dtype, _),) = numbers.most_common(1)
+        sizes[str(tensor.dtype)] += tensor.size
+    dtype = sizes.most_common(1)[0][0]
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     with _new_folder(target) as new:
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
-        write_tensors(new, copied(spec, tensors))
+        write_tensors(new, with_copies(spec, tensors))
         for name, content in tokenizer.items():
             (new / name).write_bytes(content)
     return pathlib.Path(target)
 
 
-TOLD_ANEW = (
-    "rope_parameters",
-    "rope_scaling",
-    "rope_theta",
-    "partial_rotary_factor",
-    "original_max_position_embeddings",
-    "scale_decoder_outputs",
-    "num_labels",
-)
+# Keys of the original config that the exported one replaces, or says in another way.
+REWRITTEN = (
+    "rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor",
+    "original_max_position_embeddings", "scale_decoder_outputs", "num_labels",
+)  # fmt: skip
 
 
-def _kept(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with what the original said besides: the ids of special tokens, the labels…"""
+def _merged(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with what else the original says: the ids of special tokens, the labels, ..."""
     if before.get("model_type") != config["model_type"]:
         return config
-    merged = {k: v for k, v in before.items() if k not in TOLD_ANEW} | config
+    merged = {k: v for k, v in before.items() if k not in REWRITTEN} | config
     labels = before.get("id2label")
     if isinstance(labels, dict) and len(labels) == len(config.get("id2label", ())):
         merged |= {"id2label": labels, "label2id": before.get("label2id")}
     return merged
 
 
-def load(workdir: str | pathlib.Path) -> tuple[Any, dict[str, Any]]:
-    """The spec and the parameters of a run folder."""
-    import orbax.checkpoint as ocp
-
+def load(workdir: str | pathlib.Path, checkpoint: str = "best") -> tuple[Any, dict[str, Any]]:
+    """The spec and the parameters of a run folder, trained or imported."""
     folder = pathlib.Path(workdir)
-    spec = build.spec(build.fill(configs.load(str(folder / "config.json"))))
-    if not (folder / "params").is_dir():
-        raise UserError(f"{folder} has no params: it is not the folder of an import")
-    try:
-        with ocp.StandardCheckpointer() as checkpointer:
-            return spec, checkpointer.restore((folder / "params").absolute())
-    except (OSError, ValueError) as e:
-        raise UserError(f"{folder / 'params'} is damaged: {e}") from e
-
-
-def save_params(path: pathlib.Path, params: Mapping[str, Any]) -> None:
-    import orbax.checkpoint as ocp
-
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute(), params)
+    spec = build.spec(configs.load(str(folder / "config.json")))
+    _, variables, _ = Checkpoints(folder, read_only=True).variables(checkpoint)
+    return spec, evaluated(variables)["params"]
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
@@ -228,7 +206,7 @@ def write_tensors(folder: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> No
     _write_json(folder / "model.safetensors.index.json", index)
 
 
-def _check_free(where: str) -> None:
+def _check_empty(where: str) -> None:
     target = pathlib.Path(where)
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
@@ -240,36 +218,26 @@ def _check_free(where: str) -> None:
 
 @contextlib.contextmanager
 def _new_folder(where: str) -> Iterator[pathlib.Path]:
-    """A folder that appears whole, when all has been written to it, or not at all."""
-    _check_free(where)
+    """A folder that appears when everything has been written to it, or not at all."""
+    _check_empty(where)
     target = pathlib.Path(where).absolute()
-    made = [parent for parent in target.parents if not parent.exists()]
-    new = None
+    created = [parent for parent in target.parents if not parent.exists()]
+    new = target.parent / f".{target.name}-{secrets.token_hex(4)}"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        new = pathlib.Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        new.mkdir(parents=True)
         yield new
-        mask = _umask()
-        new.chmod(0o777 & ~mask)
-        for path in new.glob("*.safetensors"):
-            path.chmod(0o666 & ~mask)
+        for path in new.glob("*.safetensors"):  # which its library lets only the owner read
+            path.chmod((new / "config.json").stat().st_mode)
         os.rename(new, target)
-        made = []
+        created = []
     except OSError as e:
-        at = f" to {target.parent}" if new is None else f" {where}"
+        at = f" {where}" if new.exists() else f" to {target.parent}"
         raise UserError(f"cannot write{at}: {e.strerror or e}") from e
     finally:
-        if new is not None:
-            shutil.rmtree(new, ignore_errors=True)
-        for parent in made:  # the innermost first
+        shutil.rmtree(new, ignore_errors=True)
+        for parent in created:  # the innermost first
             with contextlib.suppress(OSError):
                 parent.rmdir()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -1,141 +1,251 @@
 """Multi-head attention: projections around `tfm.ops.attend`."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from flax import linen as nn
 from jax import Array
+from jax import numpy as jnp
 from jax.tree_util import Partial
-from jax.typing import DTypeLike
 
 from tfm.layers import params
-from tfm.layers.initial import Initial
+from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.dims import Dims
+from tfm.layers.init import scaled
 from tfm.names import UserError
-from tfm.ops.attend import attend
-from tfm.ops.dropout import Dropout
-from tfm.ops.masks import Mask
-from tfm.ops.normalizers import NORMALIZERS, Normalizer
+from tfm.ops.attend import IMPLEMENTATIONS, attend
+from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import Position
 from tfm.ops.scores import SCORES, Score
 from tfm.ops.shapes import check
+from tfm.spec import Named, Spec, SpecError, choice, field, size
+
+PROJECTIONS = {name: name for name in ("query", "key", "value", "out")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec(Spec):
+    """One kind of attention layer. With the score "none" there is no attention."""
+
+    heads: int = size()
+    head_width: int | None = size(None)  # of queries and keys; None: the model's width / heads
+    value_width: int | None = size(None)  # None: as head_width
+    kv_heads: int | None = size(None)  # fewer than heads: grouped queries (Ainslie et al. 2023)
+    score: Named = choice(lambda: SCORES, "scaled_dot", none=True)
+    normalizer: Named = choice(lambda: NORMALIZERS, "softmax")
+    cap: float | None = field(None, above=0)  # of the logits
+    projections: tuple[Named, ...] = choice(lambda: PROJECTIONS, tuple(PROJECTIONS))
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False  # RMS-normalise each query and key (Dehghani et al. 2023)
+    share_qk: bool = False  # one projection for both (Kitaev et al. 2020)
+    implementation: Named = choice(lambda: IMPLEMENTATIONS, "auto")
+
+    def check(self) -> None:
+        if self.heads % self.groups:
+            raise SpecError("kv_heads", f"{{key}}={self.groups} must divide heads={self.heads}")
+        if self.share_qk and (self.groups != self.heads or "query" not in self.projections):
+            raise SpecError("share_qk", "{key} needs a projection of queries, and kv_heads=None")
+        for bias, names in {"qkv_bias": ("query", "key", "value"), "out_bias": ("out",)}.items():
+            if getattr(self, bias) and not set(names) & set(self.projections):
+                raise SpecError(bias, f"{{key}}: {', '.join(names)} is not in projections")
+
+    @property
+    def groups(self) -> int:
+        return self.kv_heads or self.heads
+
+    def key_width(self, width: int) -> int:
+        """Of a query and of a key, in a model of this width."""
+        return width // self.heads if self.head_width is None else self.head_width
+
+    def check_width(self, width: int, key: str, of: str = "width") -> None:
+        """Raise if a model of this width cannot have these heads."""
+        if self.head_width is None and width % self.heads:
+            divisors = [n for n in range(1, width + 1) if width % n == 0]
+            near = min(divisors, key=lambda n: (abs(n - self.heads), n))
+            raise SpecError(
+                f"{key}.heads",
+                f"{{key}}={self.heads} does not divide {of}={width}; did you mean heads={near}? "
+                "Or give head_width",
+            )
 
 
 class MultiHeadAttention(nn.Module):
     """W_o · concat(heads), each head with its own W_q, W_k, W_v.  Vaswani et al. 2017, §3.2.2.
 
-    Self-attention when called with one sequence, cross-attention with two. The parameters of the
-    score and of the position scheme are created here, in the shapes that their names ask for.
+    As a mixer it is self-attention. `keys_values` and `attend` are its two halves: keys and values
+    are made once, and queries may come from elsewhere. The parameters of the score and of the
+    position scheme are created here, in the shapes that their names ask for.
     """
 
-    heads: int
-    head_width: int
-    kv_heads: int | None = None  # fewer than heads: grouped queries (Ainslie et al. 2023)
-    score: Score = SCORES["scaled_dot"]
-    normalizer: Normalizer = NORMALIZERS["softmax"]
-    cap: float | None = None  # of the logits
+    spec: AttentionSpec
+    dims: Dims
     position: Position = Position()
-    max_length: int | None = None  # for scores with a weight for each position
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: bool = False  # RMS-normalise each query and key (Dehghani et al. 2023)
-    share_qk: bool = False  # one projection for both (Kitaev et al. 2020)
-    implementation: str = "auto"
-    initial: Initial = Initial()
-    dtype: DTypeLike | None = None  # of the computation; parameters are float32
+    share_position: bool = False  # its parameters are given with each call
 
-    @nn.compact
-    def __call__(
-        self,
-        x_BTD: Array,
-        source_BSD: Array | None = None,
-        *,
-        mask: Mask | None = None,
-        q_pos_BT: Array | None = None,
-        k_pos_BS: Array | None = None,
-        dropout: Dropout | None = None,
-        position_params: Mapping[str, Array] | None = None,
-        return_weights: bool = False,
-    ) -> Any:
-        """Outputs BTD; with `return_weights` a pair, the outputs and the weights BHTS.
-
-        Layers that share the parameters of their position scheme are given them.
-        """
-        check("x_BTD", x_BTD, {})
-        if self.heads < 1 or self.head_width < 1:
-            raise UserError(f"heads={self.heads}, head_width={self.head_width}: at least 1 each")
+    def setup(self) -> None:
+        spec, dims, width = self.spec, self.dims, self.key_width
         if self.position.table is not None:
             raise UserError("this position scheme joins the embeddings: give it to PositionTable")
-        groups = self.heads if self.kv_heads is None else self.kv_heads
-        if groups < 1 or self.heads % groups:
-            raise UserError(f"kv_heads={groups} must divide heads={self.heads}")
-        if self.share_qk and groups != self.heads:
-            raise UserError(f"share_qk needs kv_heads={groups} to equal heads={self.heads}")
-        if source_BSD is None:
-            source_BSD = x_BTD
-            k_pos_BS = q_pos_BT if k_pos_BS is None else k_pos_BS
-        check("source_BSD", source_BSD, {"B": x_BTD.shape[0]})
 
-        def project(name: str, heads: int) -> nn.Module:
-            features = (heads, self.head_width)
-            init = self.initial.query(self.head_width) if name == "query" else self.initial.kernel
+        def project(name: str, heads: int, features: int) -> nn.DenseGeneral | None:
+            if name not in spec.projections:
+                return None
+            init = dims.kernel_init
+            if name == "query" and dims.init.small_query:
+                init = scaled(init, width**-0.5)
             return nn.DenseGeneral(
-                features, use_bias=self.qkv_bias, kernel_init=init, dtype=self.dtype, name=name
+                (heads, features), use_bias=spec.qkv_bias, kernel_init=init, dtype=dims.dtype
             )
 
-        query = project("query", self.heads)
-        key = query if self.share_qk else project("key", groups)
-        q_BTHK, k_BSGK = query(x_BTD), key(source_BSD)
-        v_BSGK = project("value", groups)(source_BSD)
-        if self.qk_norm:
-            q_BTHK = nn.RMSNorm(dtype=self.dtype, name="query_norm")(q_BTHK)
-            k_BSGK = nn.RMSNorm(dtype=self.dtype, name="key_norm")(k_BSGK)
+        self.query = project("query", spec.heads, width)
+        self.key = None if spec.share_qk else project("key", spec.groups, width)
+        self.value = project("value", spec.groups, spec.value_width or width)
+        if spec.qk_norm:
+            self.query_norm, self.key_norm = (nn.RMSNorm(dtype=dims.dtype) for _ in range(2))
+        if "out" in spec.projections:
+            self.out = nn.DenseGeneral(
+                dims.width,
+                axis=(-2, -1),
+                use_bias=spec.out_bias,
+                kernel_init=dims.residual_init,
+                dtype=dims.dtype,
+            )
+        self.score_params = self._create("score", spec.score.entry)
+        own = {} if self.share_position else self._create("position", self.position)
+        self.position_params = own
 
-        position, held = self.position, {}
-        if position.rotate is not None or position.bias is not None:
-            created = position_params or self._create("position", position)
-            held = {name: value.astype(q_BTHK.dtype) for name, value in created.items()}
-        if position.rotate is not None:
-            q_BTHK = position.rotate(q_BTHK, params.positions(x_BTD, q_pos_BT), **held)
-            k_BSGK = position.rotate(k_BSGK, params.positions(source_BSD, k_pos_BS), **held)
-        out = attend(
-            q_BTHK,
-            k_BSGK,
-            v_BSGK,
-            score=Partial(
-                self.score.fn,
-                **{
-                    name: value.astype(q_BTHK.dtype)
-                    for name, value in self._create("score", self.score).items()
-                },
-            ),
-            bias=None if position.bias is None else Partial(position.bias, **held),
-            mask=mask,
-            normalizer=self.normalizer,
-            cap=self.cap,
-            dropout=dropout,
-            q_pos_BT=q_pos_BT,
-            k_pos_BS=k_pos_BS,
-            implementation=self.implementation,
-            return_weights=return_weights,
-        )
-        out_BTHK, *weights = out if return_weights else (out,)
-        out_BTD = nn.DenseGeneral(
-            x_BTD.shape[-1],
-            axis=(-2, -1),
-            use_bias=self.out_bias,
-            kernel_init=self.initial.residual,
-            dtype=self.dtype,
-            name="out",
-        )(out_BTHK)
-        return (out_BTD, *weights) if return_weights else out_BTD
-
-    def _create(self, prefix: str, entry: Score | Position) -> dict[str, Array]:
-        return params.create(self, prefix, entry, self.sizes)
+    @property
+    def key_width(self) -> int:
+        return self.spec.key_width(self.dims.width)
 
     @property
     def sizes(self) -> dict[str, int]:
         """Of what the parameters of a score or a position scheme may ask for."""
-        sizes = {"H": self.heads, "K": self.head_width, "J": self.head_width}
-        if self.max_length is not None:
-            sizes |= {"L": self.max_length, "M": self.max_length}
+        sizes = {"H": self.spec.heads, "K": self.key_width, "J": self.key_width}
+        if self.dims.max_length is not None:
+            sizes |= {"L": self.dims.max_length, "M": self.dims.max_length}
         return sizes
+
+    def _create(self, prefix: str, entry: Score | Position) -> dict[str, Array]:
+        created = params.create(self, prefix, entry, self.sizes)
+        return {name: value.astype(self.dims.dtype) for name, value in created.items()}
+
+    def _position_params(self, shared: Mapping[str, Array] | None) -> Mapping[str, Array]:
+        """This layer's own, or those that all layers share."""
+        shared = {} if shared is None or not self.share_position else shared
+        cast = {name: value.astype(self.dims.dtype) for name, value in shared.items()}
+        return {**self.position_params, **cast}
+
+    def __call__(
+        self, x_BTD: Array, context: Context, cache: Cache = None
+    ) -> tuple[Array, Cache, Auxiliary]:
+        check("x_BTD", x_BTD, {})
+        shared = context.position_params
+        k_BSGK, v_BSGE = self.keys_values(x_BTD, context.pos_BT, shared)
+        k_pos_BS = context.pos_BT
+        if cache is not None:
+            cache = {
+                "k_BSGK": context.written(cache["k_BSGK"], k_BSGK),
+                "v_BSGE": context.written(cache["v_BSGE"], v_BSGE),
+            }
+            k_BSGK, v_BSGE = cache["k_BSGK"], cache["v_BSGE"]
+            k_pos_BS = jnp.arange(k_BSGK.shape[1])[None]
+        return_weights = "weights" in context.capture
+        dropouts = context.dropouts
+        out_BTD, weights_BHTS = self.attend(
+            x_BTD,
+            k_BSGK,
+            v_BSGE,
+            position_params=shared,
+            mask=context.mask,
+            dropout=None if dropouts is None else dropouts.at("attention", "weights_BHTS"),
+            q_pos_BT=context.pos_BT,
+            k_pos_BS=k_pos_BS,
+            offset_B=context.offset_B,
+            return_weights=return_weights,
+        )
+        weights = {} if weights_BHTS is None else {"weights_BHTS": weights_BHTS}
+        return out_BTD, cache, Auxiliary(intermediates=weights)
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        """Room for the keys and values of `length` tokens."""
+        groups, dtype = self.spec.groups, self.dims.dtype
+        value_width = self.spec.value_width or self.key_width
+        if "value" not in self.spec.projections:
+            value_width = self.dims.width // groups
+        return {
+            "k_BSGK": jnp.zeros((batch, length, groups, self.key_width), dtype),
+            "v_BSGE": jnp.zeros((batch, length, groups, value_width), dtype),
+        }
+
+    def keys_values(
+        self,
+        source_BSD: Array,
+        k_pos_BS: Array | None = None,
+        position_params: Mapping[str, Array] | None = None,
+    ) -> tuple[Array, Array]:
+        """Keys BSGK and values BSGE of a sequence."""
+        check("source_BSD", source_BSD, {})
+        key = self.query if self.spec.share_qk else self.key
+        k_BSGK = self._project(key, source_BSD, "key", self.key_width)
+        v_BSGE = self._project(self.value, source_BSD, "value", None)
+        if self.spec.qk_norm:
+            k_BSGK = self.key_norm(k_BSGK)
+        if self.position.rotate is not None:
+            pos_BS = params.positions(source_BSD, k_pos_BS)
+            k_BSGK = self.position.rotate(k_BSGK, pos_BS, **self._position_params(position_params))
+        return k_BSGK, v_BSGE
+
+    def attend(
+        self,
+        x_BTD: Array,
+        k_BSGK: Array,
+        v_BSGE: Array,
+        *,
+        position_params: Mapping[str, Array] | None = None,
+        q_pos_BT: Array | None = None,
+        return_weights: bool = False,
+        **options: Any,
+    ) -> tuple[Array, Array | None]:
+        """What the queries of x find: BTD, and the weights BHTS or None. `options` are those of
+        `ops.attend`."""
+        q_BTHK = self._project(self.query, x_BTD, "query", self.key_width)
+        if self.spec.qk_norm:
+            q_BTHK = self.query_norm(q_BTHK)
+        position, own = self.position, self._position_params(position_params)
+        if position.rotate is not None:
+            q_BTHK = position.rotate(q_BTHK, params.positions(x_BTD, q_pos_BT), **own)
+        found = attend(
+            q_BTHK,
+            k_BSGK,
+            v_BSGE,
+            score=Partial(self.spec.score.entry.fn, **self.score_params),
+            bias=None if position.bias is None else Partial(position.bias, **own),
+            normalizer=self.spec.normalizer.entry,
+            cap=self.spec.cap,
+            q_pos_BT=q_pos_BT,
+            implementation=self.spec.implementation,
+            return_weights=return_weights,
+            **options,
+        )
+        out_BTHE, weights_BHTS = found if return_weights else (found, None)
+        if "out" in self.spec.projections:
+            return self.out(out_BTHE), weights_BHTS
+        return out_BTHE.reshape(*out_BTHE.shape[:2], -1), weights_BHTS
+
+    def _project(
+        self, dense: nn.Module | None, x_BTD: Array, name: str, width: int | None
+    ) -> Array:
+        """x by heads; without a projection, its own features cut into as many parts."""
+        if dense is not None:
+            return dense(x_BTD)
+        heads = self.spec.heads if name == "query" else self.spec.groups
+        features = x_BTD.shape[-1]
+        if features % heads or (width is not None and features != heads * width):
+            raise UserError(
+                f"attention.projections leaves out {name!r}, so its {features} features must be "
+                f"{heads} heads of {width or 'equal width'}"
+            )
+        return x_BTD.reshape(*x_BTD.shape[:2], heads, -1)

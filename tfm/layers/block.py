@@ -1,100 +1,215 @@
-"""One layer of a Transformer: attention, cross-attention and feed-forward on a residual path."""
+"""One layer of a Transformer: a mixer, cross-attention and a feed-forward on a residual path."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
+import jax
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from tfm.layers.attention import MultiHeadAttention
-from tfm.layers.feedforward import FeedForward
-from tfm.layers.norm import Norm
-from tfm.ops.dropout import Dropouts, drop
-from tfm.ops.masks import Mask
+from tfm.layers.attention import AttentionSpec, MultiHeadAttention
+from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.dims import DTYPES, Dims
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
+from tfm.layers.init import InitSpec
+from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.norm import NormSpec, normalize
+from tfm.ops.dropout import drop
+from tfm.ops.masks import MASKS
+from tfm.ops.positions import Position
+from tfm.spec import Named, Spec, SpecError, call, choice, rate, size
 
-Made = dict[str, Array]  # intermediates by name
+REMAT: dict[str, Any] = {  # what the backward pass finds saved, besides each layer's input
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
-class Context(NamedTuple):
-    """What every layer of a stack is given besides its input."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DropoutSpec(Spec):
+    """Rates. None is off, which is another model; a rate of 0 is on, and drops nothing."""
 
-    mask: Mask
-    pos_BT: Array | None = None
-    position_params: Mapping[str, Array] | None = None
-    source_BSD: Array | None = None
-    source_mask: Mask | None = None
-    source_pos_BS: Array | None = None
-    dropouts: Dropouts | None = None
+    embedding: float | None = rate(None)
+    attention: float | None = rate(None)  # of the weights
+    residual: float | None = rate(None)  # of what is added to the residual path
+    feedforward: float | None = rate(None)  # of the hidden layer
+    output: float | None = rate(None)  # of the last states (T5)
+    head: float | None = rate(None)  # of what a classifier reads
+
+    def check_sites(self, *sites: str) -> None:
+        """Raise if something is dropped elsewhere than at `sites`."""
+        for site, value in dataclasses.asdict(self).items():
+            if value is not None and site not in sites:
+                raise SpecError(
+                    f"dropout.{site}",
+                    f"{{key}}={value}: nothing is dropped there; this model drops at: "
+                    + ", ".join(sites),
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockSpec(Spec):
+    """What the layers of a Transformer are."""
+
+    width: int = size()
+    layers: int = size()
+    max_length: int = size()  # of learned tables, and of weights with an entry for each position
+    mixer: Named = call(lambda: MIXERS, "attention", none=True)
+    attention: AttentionSpec | None = None
+    feedforward: FeedForwardSpec
+    norm: NormSpec = NormSpec()
+    position: PositionSpec = PositionSpec()
+    mask: Named = call(lambda: MASKS, "everything")  # joined with what the batch says: padding
+    residual: bool = True
+    parallel: bool = False  # mixer and feed-forward side by side
+    init: InitSpec = InitSpec()
+    dropout: DropoutSpec = DropoutSpec()
+    scan: bool = True
+    remat: Named = choice(lambda: REMAT, "none")
+    dtype: Named = choice(lambda: DTYPES, "float32")  # of the computation; parameters are float32
+
+    def check(self) -> None:
+        mixer: Mixer | None = self.mixer.entry
+        if mixer is None:
+            return
+        if mixer.needs_attention and self.attention is None:
+            raise SpecError("attention", f"{{key}} is missing: mixer={self.mixer!r} needs it")
+        if not mixer.masked and self.mask not in ("everything", "causal"):
+            raise SpecError("mask", f"{{key}}={self.mask!r}: mixer={self.mixer!r} takes no mask")
+
+    @property
+    def used_mixer(self) -> Mixer | None:
+        """The mixer; None if there is none, as an attention with the score "none"."""
+        mixer: Mixer | None = self.mixer.entry
+        if mixer is None or not mixer.needs_attention:
+            return mixer
+        return None if self.attention is None or self.attention.score == "none" else mixer
+
+    @property
+    def attends(self) -> bool:
+        """Whether the mixer is an attention."""
+        return self.used_mixer is not None and self.used_mixer.masked
 
 
 class Block(nn.Module):
     """Each part reads the residual path and adds to it, in sequence or all at once.
 
-    A part that is None is left out. `want` names what is returned beside the states: "states",
-    "weights" (of attention, which then holds the whole matrix).
+    A part that is "none" is left out.
     """
 
-    norm: Norm
-    attention: Callable[..., MultiHeadAttention] | None
-    cross: Callable[..., MultiHeadAttention] | None
-    feedforward: Callable[..., FeedForward] | None
-    place: str = "pre"  # of the norms
-    residual: bool = True
-    parallel: bool = False  # Wang & Komatsuzaki 2021; one norm serves all parts
-    want: tuple[str, ...] = ()
+    spec: BlockSpec
+    dims: Dims
+    position: Position
+    cross_spec: AttentionSpec | None = None
+
+    def setup(self) -> None:
+        if self.cross_spec is not None and self.cross_spec.score != "none":
+            self.cross = MultiHeadAttention(self.cross_spec, self.dims)
+
+    def keys_values(self, source_BSD: Any, source_pos_BS: Array | None) -> Cache:
+        """What cross-attention reads of the source: made once, read at each step of decoding."""
+        if not self.has_cross:
+            return None
+        return self.cross.keys_values(source_BSD, source_pos_BS)
+
+    @property
+    def has_cross(self) -> bool:
+        return self.cross_spec is not None and self.cross_spec.score != "none"
 
     @nn.compact
-    def __call__(self, x_BTD: Array, number: ArrayLike, context: Context) -> tuple[Array, Made]:
-        dropouts = None if context.dropouts is None else context.dropouts.within(number)
-        made: Made = {}
-
-        def look(name: str, module: MultiHeadAttention, x_BTD: Array, **options) -> Array:
-            dropout = None if dropouts is None else dropouts.at("attention", name)
-            if "weights" not in self.want:
-                return module(x_BTD, dropout=dropout, **options)
-            out, made[name] = module(x_BTD, dropout=dropout, return_weights=True, **options)
-            return out
-
+    def __call__(
+        self, x_BTD: Array, each: tuple[ArrayLike, Cache], context: Context
+    ) -> tuple[Array, tuple[Cache, Auxiliary]]:
+        """`each` is what differs between layers: the layer's number, and its cache."""
+        number, cache = each
+        if context.dropouts is not None:
+            context = context.replace(dropouts=context.dropouts.within(number))
+        losses: dict[str, Array] = {}
+        intermediates: dict[str, Array] = {}
+        new_cache = cache
         branches: dict[str, Callable[[Array], Array]] = {}
-        if self.attention is not None:
-            branches["attention"] = functools.partial(
-                look,
-                "weights_BHTS",
-                self.attention(name="attention"),
-                mask=context.mask,
-                q_pos_BT=context.pos_BT,
-                position_params=context.position_params,
+
+        if self.spec.used_mixer is not None:
+            name = self.spec.mixer.names[0]
+            make = self.spec.used_mixer.make
+            mixer = make(self.spec, self.dims, self.position, name=name)
+
+            def mix(x_BTD: Array) -> Array:
+                nonlocal new_cache
+                own = None if cache is None else cache["mixer"]
+                y_BTD, own, auxiliary = mixer(x_BTD, context, own)
+                new_cache = None if cache is None else {**cache, "mixer": own}
+                losses.update(auxiliary.losses)
+                intermediates.update(auxiliary.intermediates)
+                return y_BTD
+
+            branches[name] = mix
+        if self.has_cross:
+            branches["cross"] = functools.partial(self._cross, context, cache, intermediates)
+        if self.spec.feedforward.kind.entry is not None:
+            kind = self.spec.feedforward.kind.entry
+            feedforward = kind(self.spec.feedforward, self.dims, name="feedforward")
+
+            def transform(x_BTD: Array) -> Array:
+                y_BTD, own = feedforward(x_BTD, context.dropouts)
+                losses.update(own)
+                return y_BTD
+
+            branches["feedforward"] = transform
+
+        x_BTD = self._residual_path(x_BTD, branches, context)
+        if "states" in context.capture:
+            intermediates["states_BTD"] = x_BTD
+        return x_BTD, (new_cache, Auxiliary(losses, intermediates))
+
+    def _cross(
+        self, context: Context, cache: Cache, intermediates: dict[str, Array], x_BTD: Array
+    ) -> Array:
+        if cache is None:
+            k_BSGK, v_BSGE = self.keys_values(context.source_BSD, context.source_pos_BS)
+        else:
+            k_BSGK, v_BSGE = cache["source"]
+        dropouts, name = context.dropouts, "cross_weights_BHTS"
+        y_BTD, weights_BHTS = self.cross.attend(
+            x_BTD,
+            k_BSGK,
+            v_BSGE,
+            mask=context.source_mask,
+            dropout=None if dropouts is None else dropouts.at("attention", name),
+            q_pos_BT=context.pos_BT,
+            k_pos_BS=context.source_pos_BS,
+            return_weights="weights" in context.capture,
+        )
+        if weights_BHTS is not None:
+            intermediates[name] = weights_BHTS
+        return y_BTD
+
+    def _residual_path(
+        self, x_BTD: Array, branches: dict[str, Callable[[Array], Array]], context: Context
+    ) -> Array:
+        spec, placement = self.spec, self.spec.norm.placement
+
+        def norm(name: str, x_BTD: Array) -> Array:
+            return normalize(
+                spec.norm, self.dims.dtype, name, x_BTD, context.valid_BT, context.train
             )
-        if self.cross is not None:
-            branches["cross"] = functools.partial(
-                look,
-                "cross_weights_BHTS",
-                self.cross(name="cross"),
-                source_BSD=context.source_BSD,
-                mask=context.source_mask,
-                q_pos_BT=context.pos_BT,
-                k_pos_BS=context.source_pos_BS,
-            )
-        if self.feedforward is not None:
-            branches["feedforward"] = functools.partial(
-                self.feedforward(name="feedforward"), dropouts=dropouts
-            )
-        if self.parallel:
+
+        if spec.parallel:  # one norm serves all parts.  Wang & Komatsuzaki 2021
             parts = tuple(branches.values())
-            branches = {"all": lambda x: functools.reduce(jnp.add, (part(x) for part in parts))}
+            branches = {"": lambda x: functools.reduce(jnp.add, (part(x) for part in parts))}
         for name, branch in branches.items():
-            prefix = "" if self.parallel else f"{name}_"
-            out_BTD = x_BTD if self.place == "post" else self.norm(f"{prefix}norm")(x_BTD)
-            out_BTD = branch(out_BTD)
-            if self.place == "sandwich":
-                out_BTD = self.norm(f"{prefix}out_norm")(out_BTD)
-            out_BTD = drop(out_BTD, dropouts, "residual", name)
-            x_BTD = x_BTD + out_BTD if self.residual else out_BTD
-            if self.place == "post":
-                x_BTD = self.norm(f"{prefix}norm")(x_BTD)
-        if "states" in self.want:
-            made["states_BTD"] = x_BTD
-        return x_BTD, made
+            prefix = f"{name}_" if name else ""
+            y_BTD = branch(x_BTD if placement == "post" else norm(f"{prefix}norm", x_BTD))
+            if placement == "sandwich":
+                y_BTD = norm(f"{prefix}out_norm", y_BTD)
+            y_BTD = drop(y_BTD, context.dropouts, "residual", name or "all")
+            x_BTD = x_BTD + y_BTD if spec.residual else y_BTD
+            if placement == "post":
+                x_BTD = norm(f"{prefix}norm", x_BTD)
+        return x_BTD

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
-from jax.typing import DTypeLike
 
-from tfm.layers.initial import Initial
+from tfm.layers.dims import Dims
 from tfm.ops.dropout import Dropouts, drop
 
 
@@ -15,12 +14,11 @@ class ConvolutionBlock(nn.Module):
     """Convolution, batch norm (Ioffe & Szegedy 2015), activation, max-pooling, dropout."""
 
     channels: int
+    dims: Dims
     window: int = 3
     pool: int = 2
     batch_norm: bool = True
     activation: Callable[[Array], Array] = nn.relu
-    initial: Initial = Initial()
-    dtype: DTypeLike | None = None  # of the computation; parameters are float32
 
     @nn.compact
     def __call__(
@@ -37,8 +35,8 @@ class ConvolutionBlock(nn.Module):
             self.channels,
             (self.window,),
             use_bias=not self.batch_norm,  # which has its own
-            kernel_init=self.initial.kernel,
-            dtype=self.dtype,
+            kernel_init=self.dims.kernel_init,
+            dtype=self.dims.dtype,
             name="convolution",
         )(blank(x_BTD, valid_BT, 0))
         if self.batch_norm:
@@ -46,7 +44,7 @@ class ConvolutionBlock(nn.Module):
             norm = nn.BatchNorm(
                 use_running_average=not train,
                 momentum=0.9,
-                dtype=self.dtype,
+                dtype=self.dims.dtype,
                 use_fast_variance=False,
                 name="norm",
             )

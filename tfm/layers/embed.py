@@ -1,19 +1,48 @@
-"""What joins the embeddings before the first block."""
+"""Embeddings of tokens, and the tables of positions that join them."""
 
+import dataclasses
 import functools
+import inspect
 
 from flax import linen as nn
-from flax.linen import initializers
-from flax.typing import Initializer
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.typing import ArrayLike, DTypeLike
+from jax.nn import initializers
+from jax.typing import ArrayLike
 
 from tfm.layers import params
-from tfm.layers.initial import NORMAL
-from tfm.names import UserError, pick
-from tfm.ops.positions import JOINS, Position
+from tfm.layers.dims import Dims
+from tfm.names import UserError
+from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.shapes import check, suffix
+from tfm.spec import Named, Spec, SpecError, call, choice, field, size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PositionSpec(Spec):
+    scheme: Named = call(lambda: POSITIONS, "none")
+    join: Named = choice(lambda: JOINS, "add")  # how a table joins the embeddings
+    amplitude: float = field(1.0)
+    learn_amplitude: bool = False
+    width: int | None = size(None)  # of a table that is concatenated; taken from the model's width
+    share: bool = True  # layers share the parameters of a bias or rotation (T5)
+
+    def check(self) -> None:
+        if (self.width is not None) != (self.join == "concatenate"):
+            raise SpecError(
+                "width",
+                f"{{key}}={self.width} with join={self.join!r}: the table's width is given when "
+                "it is concatenated, and only then",
+            )
+
+    def check_joins(self, scheme: Named, key: str) -> None:
+        """Raise if a table is configured, but the scheme has none."""
+        for name in ("join", "amplitude", "learn_amplitude", "width"):
+            value = getattr(self, name)
+            if scheme.entry.table is None and value != getattr(PositionSpec(), name):
+                raise SpecError(
+                    f"position.{name}", f"{{key}}={value}: {key}={scheme!r} has no table to join"
+                )
 
 
 class PositionTable(nn.Module):
@@ -22,54 +51,55 @@ class PositionTable(nn.Module):
     Schemes without a table (rotary, ALiBi, relative, none) leave x as it is.
     """
 
+    spec: PositionSpec
     position: Position
-    join: str = "add"
-    amplitude: float = 1.0  # a
-    learn_amplitude: bool = False
     max_length: int | None = None  # for learned tables
-    width: int | None = None  # of the table, when concatenated; else that of x
 
     @nn.compact
-    def __call__(self, x_BTD: Array, pos_BT: Array | None = None) -> Array:
+    def __call__(
+        self, x_BTD: Array, pos_BT: Array | None = None, valid_BT: Array | None = None
+    ) -> Array:
         check("x_BTD", x_BTD, {})
-        join = pick(JOINS, self.join, "join")
-        if (self.width is not None) != (self.join == "concatenate"):
-            raise UserError(
-                f"width={self.width} with join={self.join!r}: the table's width is given "
-                "when it is concatenated, and only then"
-            )
-        if self.position.table is None:
+        table = self.position.table
+        if table is None:
             return x_BTD
         _, length, width = x_BTD.shape
         learned = any("L" in suffix(name) for name in self.position.params)
         if learned and pos_BT is None and self.max_length is not None and length > self.max_length:
             raise UserError(f"x_BTD is {length} long, but max_length={self.max_length}")
-        sizes = {"D": width if self.width is None else self.width}
+        sizes = {"D": self.spec.width or width}
         if self.max_length is not None:
             sizes["L"] = self.max_length
-        created = params.create(self, "table", self.position, sizes)
-        table_BTD = self.position.table(params.positions(x_BTD, pos_BT), sizes["D"], **created)
-        amplitude: ArrayLike = self.amplitude
-        if self.learn_amplitude:
-            amplitude = self.param("amplitude", initializers.constant(self.amplitude), ())
+        options = params.create(self, "table", self.position, sizes)
+        if "length_B" in inspect.signature(table).parameters:
+            valid_BT = jnp.ones((1, length), bool) if valid_BT is None else valid_BT
+            options["length_B"] = jnp.sum(valid_BT, 1)
+        table_BTD = table(params.positions(x_BTD, pos_BT), sizes["D"], **options)
+        amplitude: ArrayLike = self.spec.amplitude
+        if self.spec.learn_amplitude:
+            amplitude = self.param("amplitude", initializers.constant(amplitude), ())
         table_BTD = jnp.asarray(amplitude) * table_BTD
-        return join(x_BTD, table_BTD.astype(x_BTD.dtype))
+        return self.spec.join.entry(x_BTD, table_BTD.astype(x_BTD.dtype))
 
 
 class TokenEmbedding(nn.Module):
     """A vector for each token, and one for its type; the same matrix may serve as the head."""
 
     vocab: int
-    width: int
+    dims: Dims
     types: int = 0
     scale: bool = False  # by √width.  Vaswani et al. 2017, §3.4
-    initial: Initializer = NORMAL
-    dtype: DTypeLike | None = None
 
-    def setup(self):
-        self.token = nn.Embed(self.vocab, self.width, self.dtype, embedding_init=self.initial)
+    def setup(self) -> None:
+        embed = functools.partial(
+            nn.Embed,
+            features=self.dims.width,
+            dtype=self.dims.dtype,
+            embedding_init=self.dims.init.embedding.entry,
+        )
+        self.token = embed(self.vocab)
         if self.types:
-            self.type = nn.Embed(self.types, self.width, self.dtype, embedding_init=self.initial)
+            self.type = embed(self.types)
 
     def __call__(self, tokens_BT: Array, types_BT: Array | None = None) -> Array:
         sizes: dict[str, int] = {}
@@ -78,7 +108,7 @@ class TokenEmbedding(nn.Module):
             raise UserError(f"tokens_BT must be whole numbers, not {tokens_BT.dtype}")
         x_BTD = self.token(tokens_BT)
         if self.scale:
-            x_BTD = x_BTD * jnp.asarray(self.width**0.5, x_BTD.dtype)
+            x_BTD = x_BTD * jnp.asarray(self.dims.width**0.5, x_BTD.dtype)
         if not self.types:
             if types_BT is not None:
                 raise UserError("types_BT is given, but the model has types=0")
@@ -95,3 +125,8 @@ class TokenEmbedding(nn.Module):
 
 # For the kernel of a head: half-precision factors, a float32 product.
 float32_product = functools.partial(lax.dot_general, preferred_element_type=jnp.float32)
+
+
+def head(vocab: int, dims: Dims, **options) -> nn.Dense:
+    """A projection to the vocabulary, without bias."""
+    return dims.dense(vocab, use_bias=False, dot_general=float32_product, **options)

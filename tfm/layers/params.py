@@ -1,4 +1,4 @@
-"""What layers share: parameters that a table entry asks for by name, and positions."""
+"""Parameters that a table entry asks for by name, and positions."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """N layers, scanned (compiled once) or unrolled; their positions before, a norm after."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,95 +11,148 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.layers import params
-from tfm.layers.block import Block, Context, Made
+from tfm.layers.attention import AttentionSpec, MultiHeadAttention
+from tfm.layers.block import Block, BlockSpec
+from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.dims import Dims
 from tfm.layers.embed import PositionTable
-from tfm.layers.norm import Norm
-from tfm.names import UserError, pick
-from tfm.ops.dropout import Dropouts, drop
-from tfm.ops.masks import Mask
+from tfm.layers.norm import normalize
+from tfm.names import UserError
+from tfm.ops.dropout import drop
 from tfm.ops.positions import Position
 
-REMAT: dict[str, Any] = {  # what the backward pass finds kept, besides each layer's input
-    "none": jax.checkpoint_policies.everything_saveable,
-    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
 SCANNED, UNROLLED = "layers", re.compile(r"layer_(\d+)")
 
 
 class Stack(nn.Module):
-    """From embeddings to states, with what was wanted on the way, stacked over layers (N).
+    """From embeddings to states.
 
-    From one key, scanned and unrolled layers begin with different numbers of the same kind.
+    From one key, scanned and unrolled layers start with different numbers of the same kind.
     """
 
-    layers: int
-    block: Mapping[str, Any]  # the fields of a Block
-    norm: Norm
-    sizes: Mapping[str, int]  # of what a position scheme's parameters may ask for
-    table: Callable[..., PositionTable]
-    position: Position
-    share_position: bool = True  # one set of its parameters for all layers, as in T5
-    embed_norm: bool = False
-    final_norm: bool = True
-    scan: bool = True
-    remat: str = "none"
+    spec: BlockSpec
+    count: int  # of layers
+    scheme: Position
+    causal: bool
+    cross: AttentionSpec | None = None
+
+    def setup(self) -> None:
+        self._check()
+        block: Any = Block
+        if self.spec.remat != "none":
+            policy = self.spec.remat.entry
+            block = nn.remat(Block, prevent_cse=not self.spec.scan, policy=policy)
+        args = self.spec, self.dims, self.position, self.cross
+        if self.spec.scan:
+            self.layers = block(*args)
+        else:
+            self.layer = [block(*args) for _ in range(self.count)]
+
+    @property
+    def position(self) -> Position:
+        """What acts inside the layers; a table joins the embeddings before them."""
+        return Position() if self.scheme.table else self.scheme
+
+    @property
+    def dims(self) -> Dims:
+        spec = self.spec
+        cross = self.cross is not None and self.cross.score != "none"
+        parts = (spec.used_mixer is not None) + cross + (spec.feedforward.kind != "none")
+        depth = max(self.count * parts, 1)
+        return Dims(spec.width, spec.max_length, self.causal, depth, spec.init, spec.dtype.entry)
+
+    def _check(self) -> None:
+        spec = self.spec
+        mixer, norm = spec.used_mixer, spec.norm.kind.entry
+        cross = self.cross is not None and self.cross.score != "none"
+        if mixer is None and not cross and spec.feedforward.kind == "none":
+            raise UserError("without a mixer and a feed-forward nothing is left of a layer")
+        if self.causal and norm is not None and not norm.causal:
+            raise UserError(
+                f"norm.kind={spec.norm.kind!r} sees later tokens, so it cannot be used where a "
+                "token must not: in a decoder"
+            )
+        if self.causal and mixer is not None and not mixer.causal:
+            raise UserError(
+                f"mixer={spec.mixer!r} sees later tokens, so it cannot be used in a decoder"
+            )
 
     @nn.compact
     def __call__(
-        self,
-        x_BTD: Array,
-        *,
-        mask: Mask,
-        pos_BT: Array | None = None,
-        source_BSD: Array | None = None,
-        source_mask: Mask | None = None,
-        source_pos_BS: Array | None = None,
-        dropouts: Dropouts | None = None,
-        want: tuple[str, ...] = (),
-    ) -> tuple[Array, Made]:
-        x_BTD = self.table(name="table")(x_BTD, pos_BT)
-        if self.embed_norm:
-            x_BTD = self.norm("embed_norm")(x_BTD)
-        x_BTD = drop(x_BTD, dropouts, "embedding")
-        made: Made = {"embedding_BTD": x_BTD} if "states" in want else {}
-        shared = None
-        if self.share_position and self.block["attention"] is not None:
-            shared = params.create(self, "position", self.position, self.sizes) or None
-        context = Context(mask, pos_BT, shared, source_BSD, source_mask, source_pos_BS, dropouts)
-        if "weights" in want and self.block["attention"] is self.block["cross"] is None:
-            raise UserError('want=("weights",): this model has no attention')
-
-        kind: Any = Block
-        policy = pick(REMAT, self.remat, "remat")
-        if self.remat != "none":
-            kind = nn.remat(Block, prevent_cse=not self.scan, policy=policy)
-        if self.scan:
-            layers = _scan(kind, self.layers)(**self.block, want=want, name=SCANNED)
-            x_BTD, each = layers(x_BTD, jnp.arange(self.layers), context)
+        self, x_BTD: Array, context: Context, cache: Cache = None
+    ) -> tuple[Array, Cache, Auxiliary]:
+        """States, the cache with these tokens in it, losses and intermediates. Those of layers are
+        stacked (N)."""
+        spec, capture = self.spec, context.capture
+        if "weights" in capture and not spec.attends and self.cross is None:
+            raise UserError('capture=("weights",): this model has no attention')
+        mixer = spec.used_mixer
+        if mixer is not None and not mixer.padding and context.valid_BT is not None:
+            raise UserError(f"mixer={spec.mixer!r} is not safe with padding, and the batch has it")
+        table = PositionTable(spec.position, self.scheme, spec.max_length, name="table")
+        x_BTD = table(x_BTD, context.pos_BT, context.valid_BT)
+        if spec.norm.embedding:
+            x_BTD = self._norm("embed_norm", x_BTD, context)
+        x_BTD = drop(x_BTD, context.dropouts, "embedding")
+        intermediates = {"embedding_BTD": x_BTD} if "states" in capture else {}
+        if spec.position.share and spec.attends and spec.attention is not None:
+            sizes = MultiHeadAttention(spec.attention, self.dims, parent=None).sizes
+            context = context.replace(
+                position_params=params.create(self, "position", self.position, sizes)
+            )
+        if spec.scan:
+            run = nn.scan(
+                lambda block, x_BTD, each, context: block(x_BTD, each, context),
+                variable_axes={"params": 0, "batch_stats": 0},
+                split_rngs={"params": True},
+                in_axes=(0, nn.broadcast),
+                length=self.count,
+            )
+            numbers = jnp.arange(self.count)
+            x_BTD, (cache, own) = run(self.layers, x_BTD, (numbers, cache), context)
         else:
             each = []
-            for n in range(self.layers):
-                layer = kind(**self.block, want=want, name=f"layer_{n}")
-                x_BTD, own = layer(x_BTD, n, context)
-                each.append(own)
-            each = jax.tree.map(lambda *xs: jnp.stack(xs), *each)
-        made |= {re.sub("_B", "_NB", name): value for name, value in each.items()}
-        if self.final_norm:
-            x_BTD = self.norm("norm")(x_BTD)
-        if "states" in want:
-            made["final_BTD"] = x_BTD
-        return drop(x_BTD, dropouts, "output"), made
+            for n, block in enumerate(self.layer):
+                own_cache = jax.tree.map(lambda leaf, n=n: leaf[n], cache)
+                x_BTD, out = block(x_BTD, (n, own_cache), context)
+                each.append(out)
+            cache, own = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        intermediates |= {re.sub("_B", "_NB", k): x for k, x in own.intermediates.items()}
+        if spec.norm.has_final:
+            x_BTD = self._norm("norm", x_BTD, context)
+        if "states" in capture:
+            intermediates["final_BTD"] = x_BTD
+        losses = {name: jnp.sum(loss) for name, loss in own.losses.items()}
+        return drop(x_BTD, context.dropouts, "output"), cache, Auxiliary(losses, intermediates)
 
+    def _norm(self, name: str, x_BTD: Array, context: Context) -> Array:
+        return normalize(
+            self.spec.norm, self.dims.dtype, name, x_BTD, context.valid_BT, context.train
+        )
 
-def _scan(kind: Any, layers: int) -> Any:
-    return nn.scan(
-        kind,
-        variable_axes={"params": 0},
-        split_rngs={"params": True},
-        in_axes=(0, nn.broadcast),
-        length=layers,
-    )
+    def init_cache(self, batch: int, length: int, source: Cache = None) -> Cache:
+        """An empty cache for `length` tokens, stacked over layers. `source` is what
+        `keys_values` gives."""
+        empty = None
+        if self.spec.used_mixer is not None:
+            make = self.spec.used_mixer.make
+            mixer = make(self.spec, self.dims, self.position, parent=None)
+            one = mixer.init_cache(batch, length)
+            empty = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], self.count, 0), one)
+        return {"mixer": empty, "source": source}
+
+    def keys_values(self, source_BSD: Array, source_pos_BS: Array | None) -> Cache:
+        """What each layer's cross-attention reads of a source."""
+        if not self.spec.scan:
+            each = [block.keys_values(source_BSD, source_pos_BS) for block in self.layer]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        run = nn.scan(
+            lambda block, carry: (carry, block.keys_values(source_BSD, source_pos_BS)),
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=self.count,
+        )
+        return run(self.layers, None)[1]
 
 
 def scanned(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Config → spec → module: the only door. Below it nobody sees a config or looks up a name."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -8,60 +9,49 @@ from flax import linen as nn
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from tfm.config import from_spec, to_spec
-from tfm.models import (
-    bag,
-    convolution,
-    decoder,
-    encoder,
-    encoder_decoder,
-    recurrent,
-    seq2seq,
-    word2vec,
-)
+from tfm.models.bag import Bag
+from tfm.models.convolution import Convolution
+from tfm.models.decoder import Decoder
+from tfm.models.encoder import Encoder
+from tfm.models.encoder_decoder import EncoderDecoder
+from tfm.models.recurrent import Recurrent
+from tfm.models.seq2seq import SeqToSeq
 from tfm.models.spec import (
-    FAMILIES,
-    DropoutSpec,
     EncoderDecoderSpec,
     ModelSpec,
     RecurrentSpec,
     SeqToSeqSpec,
     Word2VecSpec,
 )
-from tfm.names import UserError, pick
+from tfm.models.word2vec import Word2Vec
+from tfm.names import UserError
+from tfm.spec import to_spec
 
-MAKERS: dict[str, Any] = {
-    "encoder": encoder.make,
-    "decoder": decoder.make,
-    "encoder_decoder": encoder_decoder.make,
-    "recurrent": recurrent.make,
-    "seq2seq": seq2seq.make,
-    "word2vec": word2vec.make,
-    "bag": bag.make,
-    "convolution": convolution.make,
+MODELS: dict[str, Any] = {
+    "encoder": Encoder,
+    "decoder": Decoder,
+    "encoder_decoder": EncoderDecoder,
+    "recurrent": Recurrent,
+    "seq2seq": SeqToSeq,
+    "word2vec": Word2Vec,
+    "bag": Bag,
+    "convolution": Convolution,
 }
 
 
-def spec(config: ConfigDict, key: str = "model") -> ModelSpec:
-    """The model that stands under `key` of a config: every key known, every value of its type."""
-    part = config.get(key)
-    if not isinstance(part, ConfigDict):
-        raise UserError(f"the config has no group {key!r}: add {key} = dict(family=…)")
-    if not isinstance(part.get("family"), str):
-        raise UserError(f"missing key '{key}.family', one of: {', '.join(FAMILIES)}")
-    return to_spec(pick(FAMILIES, part.family, f"{key}.family"), part, f"{key}.")
+def spec(config: ConfigDict | Mapping[str, Any]) -> ModelSpec:
+    """The model of a config: every key known, every value of its type."""
+    part = (config.to_dict() if isinstance(config, ConfigDict) else config).get("model")
+    if not isinstance(part, Mapping):
+        raise UserError("the config has no group 'model': add model = dict(family=…)")
+    return to_spec(ModelSpec, part, "model.")
 
 
-def fill(config: ConfigDict) -> ConfigDict:
-    """The config with a value for every key of its model, so that each can be overridden."""
-    return ConfigDict({**config, "model": from_spec(spec(config))}).lock()
-
-
-def model(what: ModelSpec) -> nn.Module:
-    """The module of a spec. What cannot be is an error here, before anything is compiled."""
-    _check_numbers(what, "model")
-    module = MAKERS[what.family](what)
-    inputs = example(what, 1, min(getattr(what, "max_length", None) or 4, 4))
+def model(spec: ModelSpec) -> nn.Module:
+    """The module of a spec. What cannot work is an error here, before anything is compiled."""
+    _check_sizes(spec)
+    module = MODELS[spec.family](spec)
+    inputs = example(spec, 1, min(getattr(spec, "max_length", None) or 4, 4))
     try:
         jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     except UserError as e:
@@ -71,12 +61,23 @@ def model(what: ModelSpec) -> nn.Module:
     return module
 
 
-def example(what: ModelSpec, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+def _check_sizes(spec: Any) -> None:
+    """Raise if a size that may come from the data is still open."""
+    classifies = spec.family in ("bag", "convolution") or (
+        spec.family == "encoder" and set(spec.outputs) - {"masked_lm"}
+    )
+    starts = spec.family == "recurrent" and spec.shape == "1:N"
+    for name in ("vocab", *(["classes"] if classifies else []), *(["vector"] if starts else [])):
+        if getattr(spec, name) is None:
+            raise UserError(f"model.{name} is missing, and no data set is there to give it")
+
+
+def example(spec: ModelSpec, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The shapes of what the model is called with."""
     text = jax.ShapeDtypeStruct((batch, length), jnp.int32)
-    match what:
+    match spec:
         case EncoderDecoderSpec() | SeqToSeqSpec():
-            return {"source_BS": text, "target_BT": text}
+            return {"source_BS": text, "decoder_input_BT": text}
         case RecurrentSpec(shape="1:N", vector=int(width)):
             vector = jax.ShapeDtypeStruct((batch, width), jnp.float32)
             return {"tokens_BT": text, "vector_BD": vector}
@@ -86,26 +87,8 @@ def example(what: ModelSpec, batch: int, length: int) -> dict[str, jax.ShapeDtyp
     return {"tokens_BT": text}
 
 
-def rates(what: ModelSpec) -> dict[str, float]:
-    """The places where the model drops, and how much."""
-    dropout = getattr(what, "dropout", None)
-    places = {} if dropout is None else dataclasses.asdict(dropout)
-    return {place: rate for place, rate in places.items() if rate is not None}
-
-
-def _check_numbers(what: Any, key: str) -> None:
-    """Raise if a number is out of its range: sizes from 1, rates in [0, 1), ε above 0."""
-    for field in dataclasses.fields(what):
-        value, name = getattr(what, field.name), f"{key}.{field.name}"
-        if dataclasses.is_dataclass(value):
-            _check_numbers(value, name)
-        for number in value if isinstance(value, tuple) else (value,):
-            least = 0 if field.name == "types" else 1  # a model may tell no types apart
-            if type(number) is int and number < least:
-                raise UserError(f"{name}={value} must be at least {least}")
-        if isinstance(what, DropoutSpec) and value is not None and not 0 <= value < 1:
-            raise UserError(f"{name}={value} must be in [0, 1); None is off")
-        if field.name == "eps" and value <= 0:
-            raise UserError(f"{name}={value} must be above 0")
-        if value == () and field.name == "channels":
-            raise UserError(f"{name} is empty: give the channels of each block")
+def rates(spec: ModelSpec) -> dict[str, float]:
+    """The sites where the model drops, and how much."""
+    dropout = getattr(spec, "dropout", None)
+    sites = {} if dropout is None else dataclasses.asdict(dropout)
+    return {site: rate for site, rate in sites.items() if rate is not None}

@@ -1,35 +1,36 @@
 """Decoder-only models: every token sees what came before.  GPT-2, LLaMA; prefix LMs."""
 
-from collections.abc import Callable
 from typing import Any
 
 from flax import linen as nn
 from jax import Array
-from jax.typing import DTypeLike
+from jax import numpy as jnp
 
-from tfm.layers.embed import TokenEmbedding, float32_product
-from tfm.layers.initial import Initial
+from tfm.layers.context import Context
+from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
-from tfm.models import parts
-from tfm.models.outputs import check_want, outputs, visible
+from tfm.models.common import Cache, check_cacheable, check_capture, known, outputs, visible
 from tfm.models.spec import DecoderSpec
-from tfm.names import read
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
-from tfm.ops.masks import MASKS, Mask
 
 
 class Decoder(nn.Module):
     """Logits BTV of the next token."""
 
-    embed: Callable[..., TokenEmbedding]
-    stack: Callable[..., Stack]
-    mask: Mask
-    tied: bool = True
-    initial: Initial = Initial()
-    dtype: DTypeLike | None = None
+    spec: DecoderSpec
 
-    @nn.compact
+    def setup(self) -> None:
+        spec = self.spec
+        self.embed = TokenEmbedding(known(spec.vocab), spec.embed_dims, scale=spec.scale_embedding)
+        self.decoder = self._stack()
+        if not spec.tied:
+            self.head = head(known(spec.vocab), spec.embed_dims)
+
+    def _stack(self, **options: Any) -> Stack:
+        spec = self.spec
+        return Stack(spec, spec.layers, spec.position.scheme.entry, causal=True, **options)
+
     def __call__(
         self,
         tokens_BT: Array,
@@ -39,39 +40,42 @@ class Decoder(nn.Module):
         segment_BT: Array | None = None,
         prefix_B: Array | None = None,
         dropouts: Dropouts | None = None,
-        want: tuple[str, ...] = (),
+        train: bool = False,
+        capture: tuple[str, ...] = (),
     ) -> Any:
-        """The first `prefix_B` positions see one another; `want` may name "states", "weights"."""
-        check_want(want, ("states", "weights"))
-        mask = self.mask if prefix_B is None else self.mask | masks.prefix(prefix_B)
-        embed = self.embed(name="embed")
-        x_BTD, made = self.stack(name="decoder")(
-            embed(tokens_BT),
-            mask=visible(mask, valid_BT, segment_BT),
+        """The first `prefix_B` positions see one another. `capture` may name "states" and
+        "weights"."""
+        check_capture(capture, "states", "weights")
+        mask = self.spec.mask.entry
+        mask = mask if prefix_B is None else mask | masks.prefix(prefix_B)
+        context = Context(
+            visible(mask, valid_BT, segment_BT),
+            valid_BT=valid_BT,
             pos_BT=pos_BT,
             dropouts=dropouts,
-            want=want,
+            train=train,
+            capture=capture,
         )
-        if self.tied:
-            return outputs(embed.logits(x_BTD), made, want)
-        head = nn.Dense(
-            embed.vocab,
-            use_bias=False,
-            dtype=self.dtype,
-            kernel_init=self.initial.kernel,
-            dot_general=float32_product,
-            name="head",
-        )
-        return outputs(head(x_BTD), made, want)
+        x_BTD, _, auxiliary = self.decoder(self.embed(tokens_BT), context)
+        logits_BTV = self._logits(x_BTD)
+        return outputs(logits_BTV, capture, auxiliary.intermediates, auxiliary.losses)
 
+    def _logits(self, x_BTD: Array) -> Array:
+        return self.embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
 
-def make(what: DecoderSpec) -> Decoder:
-    parts.check_places(what)
-    return Decoder(
-        embed=parts.embed(what),
-        stack=parts.stack(what, what.layers, what.position.scheme, "model.position.scheme"),
-        mask=read(what.mask, MASKS, "model.mask"),
-        tied=what.tied,
-        initial=parts.initial(what.initial),
-        dtype=parts.dtype(what),
-    )
+    def init_cache(self, batch: int, length: int) -> Cache:
+        """An empty cache for `length` tokens."""
+        spec = self.spec
+        check_cacheable(spec, spec.mask, spec.position.scheme, length)
+        layers = self._stack(parent=None).init_cache(batch, length)
+        return Cache(layers, jnp.zeros(batch, jnp.int32), length=length)
+
+    def decode(
+        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None
+    ) -> tuple[Array, Cache]:
+        """Logits of tokens that follow those in the cache, and the cache with them in it."""
+        context = cache.context(self.spec.mask.entry, tokens_BT, valid_BT)
+        x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
+        count_B = cache.after(tokens_BT, valid_BT)
+        logits_BTV = cache.guard(self._logits(x_BTD), count_B)
+        return logits_BTV, cache.replace(layers=layers, count_B=count_B)

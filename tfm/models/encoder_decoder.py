@@ -1,89 +1,87 @@
 """Encoder–decoder models: read one sequence, write another.  Vaswani et al. 2017; T5, UL2."""
 
-from collections.abc import Callable
 from typing import Any
 
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
-from jax.typing import DTypeLike
 
-from tfm.layers.block import Made
-from tfm.layers.embed import TokenEmbedding, float32_product
-from tfm.layers.initial import Initial
+from tfm.layers.context import Auxiliary, Context
+from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
-from tfm.models import parts
-from tfm.models.outputs import check_want, outputs, visible
+from tfm.models.common import Cache, check_cacheable, check_capture, known, outputs, visible
 from tfm.models.spec import EncoderDecoderSpec
-from tfm.names import UserError, read
+from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
-from tfm.ops.masks import MASKS, Mask
 
 
 class EncoderDecoder(nn.Module):
     """Logits BTV of the next target token. The embedding serves both sides."""
 
-    make_embed: Callable[..., TokenEmbedding]
-    make_encoder: Callable[..., Stack]
-    make_decoder: Callable[..., Stack]
-    encoder_mask: Mask
-    decoder_mask: Mask
-    tied: bool = True
-    scale_head: bool = False
-    initial: Initial = Initial()
-    dtype: DTypeLike | None = None
+    spec: EncoderDecoderSpec
 
-    def setup(self):
-        self.embed = self.make_embed()
-        self.encoder = self.make_encoder()
-        self.decoder = self.make_decoder()
-        if not self.tied:
-            self.head = nn.Dense(
-                self.embed.vocab,
-                use_bias=False,
-                dtype=self.dtype,
-                kernel_init=self.initial.kernel,
-                dot_general=float32_product,
-            )
+    def setup(self) -> None:
+        spec = self.spec
+        self.embed = TokenEmbedding(known(spec.vocab), spec.embed_dims, scale=spec.scale_embedding)
+        self.encoder = Stack(spec, spec.layers, spec.position.scheme.entry, causal=False)
+        self.decoder = self._decoder()
+        if not spec.tied:
+            self.head = head(known(spec.vocab), spec.embed_dims)
+
+    def _decoder(self, **options: Any) -> Stack:
+        spec = self.spec
+        layers = spec.decoder_layers or spec.layers
+        scheme = spec.decoder_scheme or spec.position.scheme
+        cross = spec.cross or spec.attention
+        return Stack(spec, layers, scheme.entry, causal=True, cross=cross, **options)
 
     def __call__(
         self,
         source_BS: Array,
-        target_BT: Array,
+        decoder_input_BT: Array,
         *,
         source_valid_BS: Array | None = None,
-        target_valid_BT: Array | None = None,
+        decoder_valid_BT: Array | None = None,
         source_pos_BS: Array | None = None,
-        target_pos_BT: Array | None = None,
+        decoder_pos_BT: Array | None = None,
         source_segment_BS: Array | None = None,
-        target_segment_BT: Array | None = None,
+        decoder_segment_BT: Array | None = None,
         dropouts: Dropouts | None = None,
-        want: tuple[str, ...] = (),
+        train: bool = False,
+        capture: tuple[str, ...] = (),
     ) -> Any:
-        """`want` may name "states" and "weights"; each side's are under "encoder", "decoder"."""
-        check_want(want, ("states", "weights"))
+        """`capture` may name "states" and "weights"; each side's are under "encoder", "decoder"."""
+        check_capture(capture, "states", "weights")
+        if (decoder_segment_BT is None) != (source_segment_BS is None):
+            raise UserError("segments of packed rows are given for both sides, or for neither")
         source_BSD, read = self.encode(
             source_BS,
             valid_BS=source_valid_BS,
             pos_BS=source_pos_BS,
             segment_BS=source_segment_BS,
             dropouts=dropouts,
-            want=want,
+            train=train,
+            capture=capture,
         )
-        logits, written = self.decode(
-            target_BT,
-            source_BSD,
-            source_valid_BS=source_valid_BS,
+        context = Context(
+            visible(self.spec.decoder_mask.entry, decoder_valid_BT, decoder_segment_BT),
+            valid_BT=decoder_valid_BT,
+            pos_BT=decoder_pos_BT,
+            source_BSD=source_BSD,
+            source_mask=visible(
+                masks.everything(), source_valid_BS, decoder_segment_BT, source_segment_BS
+            ),
             source_pos_BS=source_pos_BS,
-            source_segment_BS=source_segment_BS,
-            valid_BT=target_valid_BT,
-            pos_BT=target_pos_BT,
-            segment_BT=target_segment_BT,
-            dropouts=dropouts,
-            want=want,
+            dropouts=None if dropouts is None else dropouts.within("decoder"),
+            train=train,
+            capture=capture,
         )
-        return outputs(logits, {"encoder": read, "decoder": written}, want)
+        x_BTD, _, written = self.decoder(self.embed(decoder_input_BT), context)
+        sides = {"encoder": read, "decoder": written}
+        losses = {f"{k}_{n}": x for k, side in sides.items() for n, x in side.losses.items()}
+        intermediates = {name: dict(side.intermediates) for name, side in sides.items()}
+        return outputs(self._logits(x_BTD), capture, intermediates, losses)
 
     def encode(
         self,
@@ -93,66 +91,46 @@ class EncoderDecoder(nn.Module):
         pos_BS: Array | None = None,
         segment_BS: Array | None = None,
         dropouts: Dropouts | None = None,
-        want: tuple[str, ...] = (),
-    ) -> tuple[Array, Made]:
-        return self.encoder(
-            self.embed(source_BS),
-            mask=visible(self.encoder_mask, valid_BS, segment_BS),
+        train: bool = False,
+        capture: tuple[str, ...] = (),
+    ) -> tuple[Array, Auxiliary]:
+        context = Context(
+            visible(self.spec.mask.entry, valid_BS, segment_BS),
+            valid_BT=valid_BS,
             pos_BT=pos_BS,
             dropouts=None if dropouts is None else dropouts.within("encoder"),
-            want=want,
+            train=train,
+            capture=capture,
         )
+        x_BSD, _, auxiliary = self.encoder(self.embed(source_BS), context)
+        return x_BSD, auxiliary
+
+    def _logits(self, x_BTD: Array) -> Array:
+        if self.spec.scale_head:
+            x_BTD = x_BTD * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
+        return self.embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
+
+    def init_cache(
+        self, source_BS: Array, length: int, *, source_valid_BS: Array | None = None
+    ) -> Cache:
+        """A cache for `length` target tokens. The source is encoded, and projected once."""
+        spec = self.spec
+        scheme = spec.decoder_scheme or spec.position.scheme
+        check_cacheable(spec, spec.decoder_mask, scheme, length)
+        source_BSD, _ = self.encode(source_BS, valid_BS=source_valid_BS)
+        source = self.decoder.keys_values(source_BSD, None)
+        layers = self._decoder(parent=None).init_cache(source_BS.shape[0], length, source)
+        count_B = jnp.zeros(source_BS.shape[0], jnp.int32)
+        return Cache(layers, count_B, source_valid_BS, length)
 
     def decode(
-        self,
-        target_BT: Array,
-        source_BSD: Array,
-        *,
-        source_valid_BS: Array | None = None,
-        source_pos_BS: Array | None = None,
-        source_segment_BS: Array | None = None,
-        valid_BT: Array | None = None,
-        pos_BT: Array | None = None,
-        segment_BT: Array | None = None,
-        dropouts: Dropouts | None = None,
-        want: tuple[str, ...] = (),
-    ) -> tuple[Array, Made]:
-        if (segment_BT is None) != (source_segment_BS is None):
-            raise UserError("segments of packed rows are given for source and target, or neither")
-        x_BTD, made = self.decoder(
-            self.embed(target_BT),
-            mask=visible(self.decoder_mask, valid_BT, segment_BT),
-            pos_BT=pos_BT,
-            source_BSD=source_BSD,
-            source_pos_BS=source_pos_BS,
-            source_mask=visible(masks.everything(), source_valid_BS, segment_BT, source_segment_BS),
-            dropouts=None if dropouts is None else dropouts.within("decoder"),
-            want=want,
-        )
-        if self.scale_head:
-            x_BTD = x_BTD * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
-        if self.tied:
-            return self.embed.logits(x_BTD), made
-        return self.head(x_BTD), made
-
-
-def make(what: EncoderDecoderSpec) -> EncoderDecoder:
-    scheme, key = what.position.scheme, "model.position.scheme"
-    other, other_key = (
-        (scheme, key)
-        if what.decoder_scheme is None
-        else (what.decoder_scheme, "model.decoder_scheme")
-    )
-    parts.check_places(what)
-    cross = what.attention if what.cross is None else what.cross
-    return EncoderDecoder(
-        make_embed=parts.embed(what),
-        make_encoder=parts.stack(what, what.layers, scheme, key),
-        make_decoder=parts.stack(what, what.decoder_layers or what.layers, other, other_key, cross),
-        encoder_mask=read(what.mask, MASKS, "model.mask"),
-        decoder_mask=read(what.decoder_mask, MASKS, "model.decoder_mask"),
-        tied=what.tied,
-        scale_head=what.scale_head,
-        initial=parts.initial(what.initial),
-        dtype=parts.dtype(what),
-    )
+        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None
+    ) -> tuple[Array, Cache]:
+        """Logits of tokens that follow those in the cache, and the cache with them in it."""
+        source_mask = visible(masks.everything(), cache.source_valid_BS)
+        mask = self.spec.decoder_mask.entry
+        context = cache.context(mask, tokens_BT, valid_BT, source_mask=source_mask)
+        x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
+        count_B = cache.after(tokens_BT, valid_BT)
+        logits_BTV = cache.guard(self._logits(x_BTD), count_B)
+        return logits_BTV, cache.replace(layers=layers, count_B=count_B)

@@ -1,97 +1,110 @@
 """What a model is: frozen dataclasses, one value for each choice.
 
-`model.family` names one of FAMILIES; its other keys are the fields of that class. Names are looked
-up in the tables of `tfm.ops` and `tfm.layers`.
+`model.family` names one of FAMILIES; its other keys are the fields of that class. Where `vocab` or
+`classes` is None, it comes from the data.
 """
 
 import dataclasses
+from typing import Any
+
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.block import BlockSpec, DropoutSpec
+from tfm.layers.dims import DTYPES, Dims
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import ACTIVATIONS, FeedForwardSpec
+from tfm.layers.init import InitSpec
+from tfm.layers.norm import NormSpec
+from tfm.layers.recurrent import CELLS
+from tfm.names import UserError, pick
+from tfm.ops.masks import MASKS
+from tfm.ops.positions import POSITIONS
+from tfm.spec import Named, Spec, SpecError, call, choice, field, size
+
+__all__ = [
+    "FAMILIES",
+    "AttentionSpec",
+    "BagSpec",
+    "ConvolutionSpec",
+    "DecoderSpec",
+    "DropoutSpec",
+    "EncoderDecoderSpec",
+    "EncoderSpec",
+    "FeedForwardSpec",
+    "InitSpec",
+    "ModelSpec",
+    "NormSpec",
+    "PositionSpec",
+    "RecurrentSpec",
+    "SeqToSeqSpec",
+    "TransformerSpec",
+    "Word2VecSpec",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionSpec:
-    """One kind of attention layer. With the score "none" there is none, whatever else is said."""
+class ModelSpec(Spec):
+    """What all families share."""
 
-    heads: int
-    head_width: int | None = None  # None: the model's width / heads
-    kv_heads: int | None = None  # None: as many as heads
-    score: str = "scaled_dot"
-    normalizer: str = "softmax"
-    cap: float | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: bool = False
-    share_qk: bool = False
-    implementation: str = "auto"
+    family: str = ""
+    vocab: int | None = size(None)  # number of token ids
 
+    @classmethod
+    def variant(cls, tree: Any, prefix: str = "") -> Any:
+        if cls is not ModelSpec and not tree.get("family"):
+            return cls
+        if not isinstance(tree.get("family"), str):
+            raise UserError(f"missing key '{prefix}family', one of: {', '.join(FAMILIES)}")
+        return pick(FAMILIES, tree["family"], f"{prefix}family")
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeedForwardSpec:
-    width: int
-    kind: str = "gelu"  # "none" leaves the feed-forward out
-    bias: bool = True
+    def check(self) -> None:
+        known = {spec: name for name, spec in FAMILIES.items()}
+        if self.family != known.get(type(self), self.family):
+            raise SpecError("family", f"{{key}}={self.family!r} is not {known[type(self)]!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NormSpec:
-    kind: str = "layer"
-    place: str = "pre"
-    eps: float = 1e-5
-    bias: bool = True  # of a LayerNorm
-    embedding: bool = False  # also after the embeddings (BERT)
-    final: bool | None = None  # also after the last layer; None: unless place is "post"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PositionSpec:
-    scheme: str = "none"
-    join: str = "add"  # how a table joins the embeddings
-    amplitude: float = 1.0
-    learn_amplitude: bool = False
-    width: int | None = None  # of a table that is concatenated; taken from the model's width
-    share: bool = True  # layers share the parameters of a bias or rotation (T5)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InitialSpec:
-    kernel: str = "lecun_normal"  # but for a cell's own recurrence, which begins orthogonal
-    embedding: str = "normal(stddev=0.02)"
-    by_depth: bool = False  # what joins the residual path starts 1/√(number of sums) as large
-    small_query: bool = False  # queries start 1/√head_width as large (T5)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DropoutSpec:
-    """Rates. None is off, which is another model; a rate of 0 is on, and drops nothing."""
-
-    embedding: float | None = None
-    attention: float | None = None  # of the weights
-    residual: float | None = None  # of what joins the residual path
-    feedforward: float | None = None  # of the hidden layer
-    output: float | None = None  # of the last states (T5)
-    head: float | None = None  # of what a classifier reads
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerSpec:
+class TransformerSpec(BlockSpec, ModelSpec):
     """What the three Transformer families share."""
 
-    vocab: int
-    width: int
-    layers: int
-    max_length: int  # of learned tables, and of scores with a weight for each position
-    attention: AttentionSpec
-    feedforward: FeedForwardSpec
-    norm: NormSpec = NormSpec()
-    position: PositionSpec = PositionSpec()
-    mask: str = "everything"  # joined with what the batch says: padding, segments
-    residual: bool = True
-    parallel: bool = False  # attention and feed-forward side by side
     scale_embedding: bool = False  # by √width
-    initial: InitialSpec = InitialSpec()
-    dropout: DropoutSpec = DropoutSpec()
-    scan: bool = True
-    remat: str = "none"
-    dtype: str = "float32"  # of the computation; parameters are float32
+
+    def check(self) -> None:
+        ModelSpec.check(self)
+        BlockSpec.check(self)
+        for name in ("attention", "cross"):
+            attention: AttentionSpec | None = getattr(self, name, None)
+            if attention is not None:
+                attention.check_width(self.width, name)
+        self.position.check_joins(self.position.scheme, "position.scheme")
+        if (self.position.width or 0) >= self.width:
+            raise SpecError(
+                "position.width",
+                f"{{key}}={self.position.width} leaves nothing of width={self.width}",
+            )
+        if self.position.width and self.ties:
+            raise SpecError(
+                "position.width",
+                "{key}: the head is tied, and with positions concatenated it cannot be",
+            )
+        sites = ["embedding", "attention", "residual", "feedforward", "output"]
+        self.dropout.check_sites(*sites, *(["head"] if self.drops_head else []))
+
+    ties = False  # the head is the embedding
+    drops_head = False
+
+    @property
+    def embed_dims(self) -> Dims:
+        """Of the embeddings, without the positions that are concatenated to them."""
+        width = self.width - (self.position.width or 0)
+        return Dims(width, init=self.init, dtype=self.dtype.entry)
+
+
+OUTPUTS = {
+    "masked_lm": "the vocabulary, for each token",
+    "tag": "classes, for each token",
+    "classify": "classes, for the whole",
+    "pair": "classes, for two sentences told apart by their types",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,10 +112,25 @@ class EncoderSpec(TransformerSpec):
     """Sees both sides: BERT."""
 
     family: str = "encoder"
-    types: int = 0  # kinds of token, as first and second sentence
-    heads: tuple[str, ...] = ()  # none: the states themselves
+    types: int = field(0, least=0)  # kinds of token, as first and second sentence
+    outputs: tuple[Named, ...] = choice(lambda: OUTPUTS, ())  # none: the states themselves
     pooler: bool = False  # tanh(W · first state) for classify and pair
-    classes: int | None = None
+    classes: int | None = size(None)
+
+    def check(self) -> None:
+        super().check()
+        if len(set(self.outputs)) < len(self.outputs):
+            raise SpecError("outputs", f"{{key}}={tuple(map(str, self.outputs))}: each only once")
+        if self.classes is not None and not set(self.outputs) - {"masked_lm"}:
+            raise SpecError("classes", f"{{key}}={self.classes}: no output has classes")
+
+    @property
+    def ties(self) -> bool:  # type: ignore[override]
+        return "masked_lm" in self.outputs
+
+    @property
+    def drops_head(self) -> bool:  # type: ignore[override]
+        return bool({"classify", "tag"} & set(self.outputs))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,8 +138,12 @@ class DecoderSpec(TransformerSpec):
     """Sees what came before: GPT-2, LLaMA."""
 
     family: str = "decoder"
-    mask: str = "causal"
+    mask: Named = call(lambda: MASKS, "causal")
     tied: bool = True  # the head is the embedding
+
+    @property
+    def ties(self) -> bool:  # type: ignore[override]
+        return self.tied
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,112 +151,180 @@ class EncoderDecoderSpec(TransformerSpec):
     """Reads one sequence, writes another: the 2017 Transformer, T5, UL2.
 
     `layers`, `position` and `mask` are the encoder's; `attention` is that of all three places
-    unless `cross` says otherwise. Both sides share the embedding.
+    unless `cross` says otherwise.
     """
 
     family: str = "encoder_decoder"
-    decoder_layers: int | None = None  # None: as many as layers
-    decoder_scheme: str | None = None  # None: position.scheme
-    decoder_mask: str = "causal"
+    decoder_layers: int | None = size(None)  # None: as many as layers
+    decoder_scheme: Named | None = call(lambda: POSITIONS, None)  # None: position.scheme
+    decoder_mask: Named = call(lambda: MASKS, "causal")
     cross: AttentionSpec | None = None  # None: as attention
     tied: bool = True  # the head is the embedding
     scale_head: bool = False  # states by 1/√width before the head (T5 v1.0)
 
+    def check(self) -> None:
+        super().check()
+        if self.decoder_scheme is not None:
+            self.position.check_joins(self.decoder_scheme, "decoder_scheme")
+        if self.cross is None and self.attention is None:
+            raise SpecError("cross", "{key} is missing, and so is attention, which it would copy")
+
+    @property
+    def ties(self) -> bool:  # type: ignore[override]
+        return self.tied
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentSpec:
+class PlainSpec(ModelSpec):
+    """What the families without a residual path share."""
+
+    width: int = size()  # of the embeddings
+    init: InitSpec = InitSpec()
+    dropout: DropoutSpec = DropoutSpec()
+    dtype: Named = choice(lambda: DTYPES, "float32")
+
+    sites = ("embedding", "feedforward", "head")  # where it can drop
+
+    def check(self) -> None:
+        super().check()
+        self.dropout.check_sites(*self.sites)
+        if self.init.scale_by_depth:
+            raise SpecError("init.scale_by_depth", "{key}: this model has no residual path")
+        if self.init.small_query and getattr(self, "attention", None) is None:
+            raise SpecError("init.small_query", "{key}: this model has no attention")
+
+    def dims(self, width: int) -> Dims:
+        return Dims(width, init=self.init, dtype=self.dtype.entry)
+
+
+SHAPES = {
+    "N:N": "classes (or the next token) for each token",
+    "N:1": "classes for the whole, from the last state",
+    "1:N": "the next token for each, starting from a vector",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentSpec(PlainSpec):
     """One label for each token (N:N), one for all (N:1), or a sequence from one vector (1:N)."""
 
     family: str = "recurrent"
-    shape: str = "N:N"
-    cell: str = "lstm"
-    vocab: int
-    width: int  # of the embedding
-    hidden: int
-    layers: int = 1
+    shape: Named | None = choice(lambda: SHAPES, None)  # None: as the objective needs, or N:N
+    cell: Named = choice(lambda: CELLS, "lstm")
+    hidden: int = size()
+    layers: int = size(1)
     bidirectional: bool = False
-    classes: int | None = None  # None: the vocabulary
-    vector: int | None = None  # width of the vector that 1:N begins from
+    classes: int | None = size(None)  # None: the vocabulary, or what the data has
+    vector: int | None = size(None)  # width of the vector that 1:N starts from; from the data
     tied: bool = False  # the head is the embedding
-    initial: InitialSpec = InitialSpec()
-    dropout: DropoutSpec = DropoutSpec()
-    dtype: str = "float32"
+
+    sites = ("embedding", "residual", "head")
+
+    def check(self) -> None:
+        super().check()
+        if self.vector is not None and self.shape not in (None, "1:N"):
+            raise SpecError("vector", f"{{key}}={self.vector}: shape={self.shape!r} has no vector")
+        if self.shape == "1:N" and self.bidirectional:
+            raise SpecError("bidirectional", "{key}: '1:N' writes what it would read backwards")
+        width = self.hidden * (1 + self.bidirectional)
+        if self.tied and (self.classes is not None or self.width != width):
+            raise SpecError(
+                "tied",
+                f"{{key}}: the embedding is the head when classes is None (not {self.classes}) and "
+                f"width={self.width} equals the states' width, {width}",
+            )
+
+
+DECODERS = {
+    "bahdanau": "the previous state attends, the cell reads what it found: Bahdanau et al. 2015",
+    "luong": "the new state attends, and is joined with what it found: Luong et al. 2015",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SeqToSeqSpec:
+class SeqToSeqSpec(PlainSpec):
     """N:M. The context is the encoder's last state, or all its states through an attention."""
 
     family: str = "seq2seq"
-    cell: str = "gru"
-    vocab: int
-    width: int  # of the embeddings
-    hidden: int
-    layers: int = 1
+    cell: Named = choice(lambda: CELLS, "gru")
+    hidden: int = size()
+    layers: int = size(1)
     bidirectional: bool = True  # the encoder
     attention: AttentionSpec | None = None  # None: the last state
-    look: str = "before"  # the cell steps, as Bahdanau's; or "after", as Luong's
-    max_length: int | None = None  # for scores with a weight for each position
-    initial: InitialSpec = InitialSpec()
-    dropout: DropoutSpec = DropoutSpec()
-    dtype: str = "float32"
+    decoder: Named = choice(lambda: DECODERS, "bahdanau")
+    max_length: int | None = size(None)  # for scores with a weight for each position
+
+    @property
+    def attends(self) -> bool:
+        return self.attention is not None and self.attention.score != "none"
+
+    @property
+    def sites(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("embedding", "residual", *(("attention",) if self.attends else ()), "head")
+
+    def check(self) -> None:
+        super().check()
+        if self.attention is None or not self.attends:
+            return
+        self.attention.check_width(self.hidden, "attention", "hidden")
+        if self.attention.out_bias:
+            raise SpecError("attention.out_bias", "{key}: the decoder reads the heads as they are")
+        if self.attention.share_qk:
+            raise SpecError(
+                "attention.share_qk", "{key}: queries are decoder states, keys encoder states"
+            )
+
+
+KINDS = {
+    "skip_gram": "one word predicts each word around it",
+    "cbow": "the words around predict the one in the middle",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Word2VecSpec:
+class Word2VecSpec(ModelSpec):
     """Two matrices, no bias, no activation."""
 
     family: str = "word2vec"
-    kind: str = "skip_gram"  # or "cbow"
-    vocab: int
-    width: int
+    kind: Named = choice(lambda: KINDS, "skip_gram")
+    width: int = size()
     average: bool = False  # CBOW's context vectors are summed, or averaged
+
+    def check(self) -> None:
+        super().check()
+        if self.average and self.kind == "skip_gram":
+            raise SpecError("average", "{key}: skip-gram reads one word; 'cbow' averages several")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BagSpec:
+class BagSpec(PlainSpec):
     """An MLP on the mean of the embeddings: blind to order."""
 
     family: str = "bag"
-    vocab: int
-    width: int
-    hidden: tuple[int, ...] = ()
-    classes: int
-    activation: str = "relu"
-    initial: InitialSpec = InitialSpec()
-    dropout: DropoutSpec = DropoutSpec()
-    dtype: str = "float32"
+    hidden: tuple[int, ...] = size(())
+    classes: int | None = size(None)
+    activation: Named = choice(lambda: ACTIVATIONS, "relu")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConvolutionSpec:
+class ConvolutionSpec(PlainSpec):
     """Blocks of convolution, batch norm, activation, pooling and dropout; then a classifier."""
 
     family: str = "convolution"
-    vocab: int
-    width: int
-    channels: tuple[int, ...]  # of each block
-    window: int = 3
-    pool: int = 2
+    channels: tuple[int, ...] = size()  # of each block
+    window: int = size(3)
+    pool: int = size(2)
     batch_norm: bool = True
-    activation: str = "relu"
-    classes: int
-    initial: InitialSpec = InitialSpec()
-    dropout: DropoutSpec = DropoutSpec()
-    dtype: str = "float32"
+    activation: Named = choice(lambda: ACTIVATIONS, "relu")
+    classes: int | None = size(None)
+
+    def check(self) -> None:
+        super().check()
+        if not self.channels:
+            raise SpecError("channels", "{key} is empty: give the channels of each block")
 
 
-ModelSpec = (
-    EncoderSpec
-    | DecoderSpec
-    | EncoderDecoderSpec
-    | RecurrentSpec
-    | SeqToSeqSpec
-    | Word2VecSpec
-    | BagSpec
-    | ConvolutionSpec
-)
-FAMILIES: dict[str, type] = {
+FAMILIES: dict[str, type[ModelSpec]] = {
     "encoder": EncoderSpec,
     "decoder": DecoderSpec,
     "encoder_decoder": EncoderDecoderSpec,

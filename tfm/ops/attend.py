@@ -23,7 +23,7 @@ from jax.typing import ArrayLike
 from tfm.names import UserError, pick
 from tfm.ops.blockwise import blockwise, cut_plane
 from tfm.ops.dropout import Dropout, pair_bits
-from tfm.ops.functions import check_call, held
+from tfm.ops.functions import as_partial, check_call
 from tfm.ops.fused import fused, why_not
 from tfm.ops.masks import Mask, a_mask, everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
@@ -44,7 +44,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 def attend(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGE: Array,
     *,
     score: str | Score | Callable[..., Array] = "scaled_dot",
     bias: Callable[..., Array] | None = None,
@@ -54,15 +54,18 @@ def attend(
     dropout: Dropout | None = None,
     q_pos_BT: Array | None = None,
     k_pos_BS: Array | None = None,
+    offset_B: Array | None = None,
     implementation: str = "auto",
     edge: int | None = None,
     return_weights: bool = False,
 ) -> Any:
-    """Outputs BTHK; with `return_weights` a pair, the outputs and the weights BHTS after dropout.
+    """Outputs BTHE; with `return_weights` a pair, the outputs and the weights BHTS after dropout.
 
     G key/value heads serve H query heads, H/G each. A score or a bias with parameters is given as
     `jax.tree_util.Partial(fn, w_HK=…)`, so that gradients reach them. `cap` bounds the logits.
-    Positions are the indices unless they are given. `edge` is the tile size of `blockwise`.
+    Positions are the indices unless they are given. `offset_B` says at which key the first query
+    stands, for masks that count steps, when earlier keys come from a cache. `edge` is the tile
+    size of `blockwise`.
     Functions are traced once and kept, as by `jax.jit`, so they must be pure.
     """
     pick(IMPLEMENTATIONS, implementation, "implementation")
@@ -75,7 +78,7 @@ def attend(
         raise UserError(
             f"edge={edge} must be a whole number of at least 1, with implementation='blockwise'"
         )
-    sizes = _sizes(q_BTHK, k_BSGK, v_BSGK)
+    sizes = _sizes(q_BTHK, k_BSGK, v_BSGE)
     plain = q_pos_BT is None and k_pos_BS is None
     if cap is not None:
         check_number("cap", cap, lambda cap: cap > 0, "above 0; None caps nothing")
@@ -87,10 +90,16 @@ def attend(
         _positions("q_pos_BT", q_pos_BT, sizes),
         _positions("k_pos_BS", k_pos_BS, sizes),
         None if dropout is None else pair_bits(dropout, *(sizes[axis] for axis in "BHTS")),
+        offset_B,
     )
     plane.mask.check(dict(sizes))
     norm = _normalizer(normalizer)
-    args = q_BTHK, k_BSGK, v_BSGK, logits, plane
+    if norm.row is not None and implementation not in ("auto", "reference"):
+        raise UserError(
+            f"implementation={implementation!r} cannot do a normalizer of whole rows; "
+            "'reference' can, and 'auto' picks it"
+        )
+    args = q_BTHK, k_BSGK, v_BSGE, logits, plane
     if return_weights:
         return reference(*args, norm)
     grid = None
@@ -101,12 +110,14 @@ def attend(
     return _run(*args, norm, grid, tuple(chosen.items()), fused_cap)
 
 
-def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid) -> str:
+def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid) -> str:
     """The implementation to use on `platform`."""
     if implementation in ("reference", "blockwise"):
         return implementation
+    if norm.row is not None:
+        return "reference"
     here = platform == _platform()
-    cannot = why_not(platform, q_BTHK, k_BSGK, logits, plane, norm)
+    cannot = why_not(platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
     if implementation == "fused" and here and cannot:
         raise UserError(
             f"implementation='fused' on {platform} cannot do {cannot}; 'reference' and "
@@ -124,7 +135,7 @@ def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGK, logits, plane, norm
 
 
 @functools.partial(jax.jit, static_argnames=("norm", "grid", "chosen", "fused_cap"))
-def _run(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid, chosen, fused_cap):
+def _run(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid, chosen, fused_cap):
     def on(platform: str, implementation: str) -> Callable[..., Array]:
         match implementation:
             case "reference":
@@ -133,7 +144,7 @@ def _run(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid, chosen, fused_cap):
                 return lambda *args: blockwise(*args, norm, grid)
         return functools.partial(fused, platform, fused_cap)
 
-    args = q_BTHK, k_BSGK, v_BSGK, logits, plane
+    args = q_BTHK, k_BSGK, v_BSGE, logits, plane
     branches = {platform: on(platform, implementation) for platform, implementation in chosen}
     implementations = {implementation for _, implementation in chosen}
     if len(implementations) == 1 and "fused" not in implementations:
@@ -147,9 +158,9 @@ def _platform() -> str:
     return "cuda" if backend == "gpu" else backend
 
 
-def _sizes(q_BTHK: Array, k_BSGK: Array, v_BSGK: Array) -> dict[str, int]:
+def _sizes(q_BTHK: Array, k_BSGK: Array, v_BSGE: Array) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for name, x in (("q_BTHK", q_BTHK), ("k_BSGK", k_BSGK), ("v_BSGK", v_BSGK)):
+    for name, x in (("q_BTHK", q_BTHK), ("k_BSGK", k_BSGK), ("v_BSGE", v_BSGE)):
         check(name, x, sizes)
         if 0 in x.shape:
             raise UserError(f"{name} has shape {x.shape}; no axis may be empty")
@@ -189,7 +200,7 @@ def _score(
                 f"jax.tree_util.Partial({score.fn.__name__}, {held_as})"
             )
         score = score.fn
-    bound = held("score", score)
+    bound = as_partial("score", score)
     check_call("score", bound, "q_BTHK", "k_BSHK", q_pos_BT="", k_pos_BS="")
     _check_parameters(bound, sizes, plain)
     return bound
@@ -198,7 +209,7 @@ def _score(
 def _bias(bias: Callable[..., Array], sizes: dict[str, int], plain: bool) -> Partial:
     if not callable(bias):
         raise UserError(f"bias must be a function, as Position.bias is, not {bias!r}")
-    bound = held("bias", bias)
+    bound = as_partial("bias", bias)
     check_call("bias", bound, "q_pos_BT", "k_pos_BS", "heads")
     _check_parameters(bound, sizes, plain)
     return bound

@@ -84,7 +84,7 @@ def visits(grid: Grid, plane: Plane) -> tuple[Visits, Visits]:
     shown = np.array(
         [
             [
-                not plane.mask.hides(Span(row, col, grid.plain))
+                plane.offset_B is not None or not plane.mask.hides(Span(row, col, grid.plain))
                 for col in spans(grid.cols, grid.col_edge)
             ]
             for row in spans(grid.rows, grid.row_edge)
@@ -103,19 +103,19 @@ def _visits(shown: np.ndarray) -> Visits:
 def blockwise(
     q_BTHK: Array,
     k_BSGK: Array,
-    v_BSGK: Array,
+    v_BSGE: Array,
     logits: Logits,
     plane: Plane,
     norm: Normalizer,
     grid: Grid,
 ) -> Array:
-    return _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid)[0]
+    return _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid)[0]
 
 
-def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
+def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
     by_row, _ = visits(grid, plane)
     q_tiles = _cut(q_BTHK, grid.row_edge)
-    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK))
+    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
 
     def row(_, x):
         i, q, which, count = x
@@ -140,9 +140,10 @@ def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
 
             return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
 
-        zero = jnp.zeros_like(q, F32)  # made of q, so that it is sharded as q is
-        zero_BHT = zero[..., 0].swapaxes(1, 2)
-        start = zero_BHT + FLOOR, zero_BHT, zero
+        zero_BTH1 = jnp.zeros_like(q[..., :1], F32)  # made of q, so that it is sharded as q is
+        zero_BHT = zero_BTH1[..., 0].swapaxes(1, 2)
+        width = v_BSGE.shape[-1]
+        start = zero_BHT + FLOOR, zero_BHT, jnp.repeat(zero_BTH1, width, axis=-1)
         most, total, out = lax.fori_loop(0, count, visit, start)
         lse = most + jnp.log(jnp.where(total > 0, total, 1.0))
         if norm.each is None:
@@ -151,15 +152,15 @@ def _forward(q_BTHK, k_BSGK, v_BSGK, logits, plane, norm, grid):
 
     xs = jnp.arange(len(q_tiles)), q_tiles, *map(jnp.asarray, by_row)
     _, (out_tiles, lse_tiles) = lax.scan(row, None, xs)
-    out = _uncut(out_tiles, grid.rows).astype(v_BSGK.dtype)
-    return out, (q_BTHK, k_BSGK, v_BSGK, logits, plane, out_tiles, lse_tiles)
+    out = _uncut(out_tiles, grid.rows).astype(v_BSGE.dtype)
+    return out, (q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles)
 
 
 def _backward(norm, grid, saved, d_out):
-    q_BTHK, k_BSGK, v_BSGK, logits, plane, out_tiles, lse_tiles = saved
+    q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles = saved
     _, by_col = visits(grid, plane)
     q_tiles, d_out_tiles = _cut(q_BTHK, grid.row_edge), _cut(d_out, grid.row_edge).astype(F32)
-    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGK))
+    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
     if norm.each is None:
         # Σ weight · d_weight over a whole row: all that one tile must know of the others.
         delta = jnp.einsum("NBTHK,NBTHK->NBHT", d_out_tiles, out_tiles)
@@ -205,7 +206,7 @@ def _backward(norm, grid, saved, d_out):
     (d_q_tiles, d_logits), (d_k_tiles, d_v_tiles) = lax.scan(col, _zeros((q_tiles, logits)), xs)
     d_q, d_k, d_v = (
         _uncut(tiles, x.shape[1]).astype(x.dtype)
-        for tiles, x in ((d_q_tiles, q_BTHK), (d_k_tiles, k_BSGK), (d_v_tiles, v_BSGK))
+        for tiles, x in ((d_q_tiles, q_BTHK), (d_k_tiles, k_BSGK), (d_v_tiles, v_BSGE))
     )
     d_logits = jax.tree.map(lambda d, x: d.astype(x.dtype), d_logits, logits)
     return d_q, d_k, d_v, d_logits, None

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from tfm.names import UserError
 
 
-def held(what: str, fn: Callable[..., Any]) -> Partial:
+def as_partial(what: str, fn: Callable[..., Any]) -> Partial:
     """`fn` as a Partial. A traced value hidden in a closure is refused: whether JAX could
     differentiate it would depend on the implementation, and so on the length of the sequence."""
     bound = fn if isinstance(fn, Partial) else Partial(fn)

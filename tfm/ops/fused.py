@@ -18,10 +18,20 @@ SCALES = {scores.dot: lambda width: 1.0, scores.scaled_dot: lambda width: width*
 
 
 def why_not(
-    platform: str, q_BTHK: Array, k_BSGK: Array, logits: Logits, plane: Plane, norm: Normalizer
+    platform: str,
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGE: Array,
+    logits: Logits,
+    plane: Plane,
+    norm: Normalizer,
 ) -> str | None:
     """What the kernel of `platform` cannot do of this combination, or None if it can do it all."""
     width, dtype = q_BTHK.shape[-1], q_BTHK.dtype
+    if plane.offset_B is not None:
+        return "a cache"
+    if v_BSGE.shape[-1] != width:
+        return f"values of width {v_BSGE.shape[-1]} with keys of width {width}"
     if logits.score.func not in SCALES:
         return "scores other than dot and scaled_dot"
     if norm is not NORMALIZERS["softmax"]:

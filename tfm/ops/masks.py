@@ -18,17 +18,27 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from tfm.names import UserError
-from tfm.ops.functions import held
+from tfm.ops.functions import as_partial
 from tfm.ops.shapes import check
 
 
 class At(NamedTuple):
-    """Where a tile lies: the indices and the positions of its rows and columns."""
+    """Where a tile lies: the indices and the positions of its rows and columns.
+
+    In cached decoding the first query of an example stands at the key of index `offset_B`.
+    """
 
     q_index_T: Array
     k_index_S: Array
     q_pos_BT: Array
     k_pos_BS: Array
+    offset_B: Array | None = None
+
+    @property
+    def back_BTS(self) -> Array:
+        """How many steps a key lies before its query."""
+        back_BTS = self.q_index_T[None, :, None] - self.k_index_S[None, None]
+        return back_BTS if self.offset_B is None else back_BTS + self.offset_B[:, None, None]
 
 
 class Span(NamedTuple):
@@ -65,6 +75,14 @@ class Mask:
                 value.check(sizes)
             elif isinstance(value, Array):
                 check(field.name, value, sizes, free="BH")
+
+    def is_causal(self, length: int = 64) -> bool:
+        """Whether no query sees a key after itself, tried on `length` positions."""
+        with jax.ensure_compile_time_eval():  # the answer is structure, under jit too
+            index = jnp.arange(length)
+            at = At(index, index, index[None], index[None])
+            visible_BHTS = jnp.broadcast_to(self.visible(at), (1, 1, length, length))
+            return not bool(jnp.any(jnp.triu(visible_BHTS, 1)))
 
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, a_mask(other))
@@ -157,13 +175,12 @@ class Band(Mask):
     right: int | None
 
     def visible(self, at):
-        back_TS = at.q_index_T[:, None] - at.k_index_S[None]
-        visible_TS = jnp.ones_like(back_TS, bool)
+        visible_BTS = jnp.ones_like(at.back_BTS, bool)
         if self.left is not None:
-            visible_TS &= back_TS <= self.left
+            visible_BTS &= at.back_BTS <= self.left
         if self.right is not None:
-            visible_TS &= back_TS >= -self.right
-        return visible_TS[None, None]
+            visible_BTS &= at.back_BTS >= -self.right
+        return visible_BTS[:, None]
 
     def hides(self, span):
         least, most = span.reach
@@ -183,8 +200,7 @@ class Strided(Mask):
     stride: int
 
     def visible(self, at):
-        back_TS = at.q_index_T[:, None] - at.k_index_S[None]
-        return (back_TS % self.stride == 0)[None, None]
+        return (at.back_BTS % self.stride == 0)[:, None]
 
     def hides(self, span):
         least, most = span.reach
@@ -246,6 +262,7 @@ class Segments(Mask):
     k_segment_BS: Array
 
     def visible(self, at):
+        _check_no_offset(at, "segments")
         q_BT = _columns(self.q_segment_BT, at.q_index_T, -1)
         k_BS = _columns(self.k_segment_BS, at.k_index_S, -2)
         return (q_BT[:, :, None] == k_BS[:, None])[:, None]
@@ -256,6 +273,7 @@ class Given(Mask):
     visible_BHTS: Array
 
     def visible(self, at):
+        _check_no_offset(at, "given")
         rows = jnp.take(self.visible_BHTS, at.q_index_T, axis=2, mode="fill", fill_value=False)
         return jnp.take(rows, at.k_index_S, axis=3, mode="fill", fill_value=False)
 
@@ -274,6 +292,11 @@ class Predicate(Mask):
                 f"not {visible_BTS.dtype} of shape {visible_BTS.shape}"
             )
         return visible_BTS[:, None]
+
+
+def _check_no_offset(at: At, name: str) -> None:
+    if at.offset_B is not None:
+        raise UserError(f"mask {name!r} has an entry for each query, so it cannot go with a cache")
 
 
 def _columns(x_BS: Array, index_S: Array, beyond: int | bool) -> Array:
@@ -338,7 +361,7 @@ def predicate(fn: Callable[[Array, Array], Array]) -> Mask:
 
     A traced number that it needs is given as `predicate(jax.tree_util.Partial(fn, limit=limit))`.
     """
-    return Predicate(held("predicate", fn))
+    return Predicate(as_partial("predicate", fn))
 
 
 def _whole(name: str, value: int, least: int) -> int:

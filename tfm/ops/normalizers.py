@@ -20,14 +20,17 @@ def with_zero(lse_BHT: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Normalizer:
-    """Either of two kinds, both of which can be computed tile by tile.
+    """One of three kinds.
 
     weights = exp(logits − total(lse)), where lse is the row's log-sum-exp; or, where `each` is
-    given, weights = each(logits), one by one, whatever the rest of the row holds.
+    given, weights = each(logits), one by one; or, where `row` is given, weights = row(logits) of
+    whole rows, in which hidden logits are hugely negative. The first two kinds are computed tile
+    by tile, the third needs the implementation `reference`.
     """
 
     total: Callable[[Array], Array] = same
     each: Callable[[Array], Array] | None = None
+    row: Callable[[Array], Array] | None = None
 
 
 NORMALIZERS = {

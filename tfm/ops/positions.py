@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from flax.linen import initializers
 from jax import Array
 from jax import numpy as jnp
+from jax.nn import initializers
 
 from tfm.names import UserError
 
@@ -28,6 +28,7 @@ class Position:
     bias: Callable[..., Array] | None = None  # (q_pos_BT, k_pos_BS, heads, **params) → BHTS
     params: Mapping[str, initializers.Initializer] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    cacheable: bool = True  # a token's position does not depend on the tokens after it
 
 
 def none() -> Position:

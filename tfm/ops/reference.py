@@ -9,7 +9,7 @@ from tfm.ops.tiles import FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
 
 
 def reference(
-    q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, logits: Logits, plane: Plane, norm: Normalizer
+    q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
 ) -> tuple[Array, Array]:
     """Outputs and weights."""
     rows_T, cols_S = jnp.arange(q_BTHK.shape[1]), jnp.arange(k_BSGK.shape[1])
@@ -17,7 +17,7 @@ def reference(
     weights = normalize(norm, tile_logits(logits, q_BTHK, k_BSGK, at), plane.mask.visible(at))
     if plane.dropped is not None:
         weights = weights * drop.keep(plane.dropped, rows_T, cols_S)
-    return mix(weights, v_BSGK).astype(v_BSGK.dtype), weights
+    return mix(weights, v_BSGE).astype(v_BSGE.dtype), weights
 
 
 def normalize(norm: Normalizer, logits_BHTS: Array, visible_BHTS: Array) -> Array:
@@ -25,6 +25,8 @@ def normalize(norm: Normalizer, logits_BHTS: Array, visible_BHTS: Array) -> Arra
     if norm.each is not None:
         return jnp.where(visible_BHTS, norm.each(logits_BHTS), 0.0)
     shown = jnp.where(visible_BHTS, logits_BHTS, HIDDEN)
+    if norm.row is not None:
+        return jnp.where(visible_BHTS, norm.row(shown), 0.0)
     most = lax.stop_gradient(jnp.max(shown, axis=-1, keepdims=True, initial=FLOOR))
     total = jnp.sum(jnp.exp(shown - most), axis=-1, keepdims=True)
     lse = most + jnp.log(jnp.where(total > 0, total, 1.0))

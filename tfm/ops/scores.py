@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 
 import jax
-from flax.linen import initializers
 from jax import Array
 from jax import numpy as jnp
+from jax.nn import initializers
 from jax.typing import DTypeLike
 
 NAN = math.nan  # what a position beyond a parameter's reach gives
@@ -26,6 +26,7 @@ class Score:
     fn: Callable[..., Array]
     params: Mapping[str, initializers.Initializer] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # axes beyond our own
+    cacheable: bool = True  # a later query scores an earlier key as it did before
 
 
 def dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:

@@ -19,6 +19,7 @@ AXES = {
     "G": "key/value heads",
     "K": "head width",
     "J": "head width",
+    "E": "value width",
     "L": "maximum query length",
     "M": "maximum key length",
 }

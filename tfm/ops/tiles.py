@@ -33,11 +33,12 @@ class Plane(NamedTuple):
     q_pos_BT: Array
     k_pos_BS: Array
     dropped: drop.PairBits | None
+    offset_B: Array | None = None  # of the first query, in cached decoding
 
     def at(self, rows_T: Array, cols_S: Array) -> At:
         q_pos_BT = jnp.take(self.q_pos_BT, rows_T, axis=1, mode="clip")
         k_pos_BS = jnp.take(self.k_pos_BS, cols_S, axis=1, mode="clip")
-        return At(rows_T, cols_S, q_pos_BT, k_pos_BS)
+        return At(rows_T, cols_S, q_pos_BT, k_pos_BS, self.offset_B)
 
 
 def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
@@ -64,10 +65,10 @@ def _to_BHTS(what: str, x: Array, shape: tuple[int, ...]) -> Array:
     return jnp.broadcast_to(x.astype(F32), shape)
 
 
-def mix(weights_BHTS: Array, v_BSGK: Array) -> Array:
+def mix(weights_BHTS: Array, v_BSGE: Array) -> Array:
     """Σ weights · v for each row, in float32; each group of heads shares its values."""
     batch, heads, rows, cols = weights_BHTS.shape
-    groups = v_BSGK.shape[2]
-    weights = weights_BHTS.astype(v_BSGK.dtype).reshape(batch, groups, -1, rows, cols)
-    out = jnp.einsum("BGHTS,BSGK->BGHTK", weights, v_BSGK, preferred_element_type=F32)
+    groups = v_BSGE.shape[2]
+    weights = weights_BHTS.astype(v_BSGE.dtype).reshape(batch, groups, -1, rows, cols)
+    out = jnp.einsum("BGHTS,BSGE->BGHTE", weights, v_BSGE, preferred_element_type=F32)
     return out.reshape(batch, heads, rows, -1).swapaxes(1, 2)

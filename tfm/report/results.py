@@ -12,8 +12,8 @@ from typing import Any
 
 from scipy import stats
 
+from tfm.folder import Folder
 from tfm.names import UserError
-from tfm.train.folder import Folder
 from tfm.train.identity import is_stale
 
 LEVEL = 0.95
@@ -21,7 +21,7 @@ LEVEL = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a sweep. What it has not reached yet is None."""
+    """One run of a sweep. What it has not measured yet is None."""
 
     id: str
     variant: str
@@ -40,11 +40,11 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A variant on a task. There is no mean of survivors: if a seed diverged, there is none."""
+    """A variant on a task. If a seed diverged there is no mean: one of the others would mislead."""
 
     mean: float | None
-    half: float | None  # of the interval; None with fewer than two runs
-    runs: int  # that count
+    half: float | None  # width of the interval; None with fewer than two runs
+    runs: int  # in the mean
     diverged: int
     failed: int
     unfinished: int
@@ -75,22 +75,22 @@ class Results:
         runs: dict[tuple[str, str], list[Run]] = {}
         for run in self.runs:
             runs.setdefault((run.task, run.variant), []).append(run)
-        places = [(task, variant) for task in self.tasks for variant in self.variants]
-        return {place: _cell(runs[place], self.metric) for place in places if place in runs}
+        cells = [(task, variant) for task in self.tasks for variant in self.variants]
+        return {cell: _cell(runs[cell], self.metric) for cell in cells if cell in runs}
 
     def cell(self, variant: str, task: str) -> Cell | None:
         return self.cells.get((task, variant))
 
 
 def read(workdir: str) -> Results:
-    """What a sweep's folder holds."""
+    """The results in the folder of a sweep."""
     if not pathlib.Path(workdir).is_dir():
         raise UserError(f"no folder {workdir}")
-    held = Folder(workdir).read("sweep.json")
-    if held is None:
-        raise UserError(f"{workdir} holds no sweep: it has no sweep.json")
-    runs = [_run(pathlib.Path(workdir) / one["id"], one) for one in held["runs"]]
-    return Results(held["study"], held["question"], held["metric"], runs)
+    sweep = Folder(workdir).read("sweep.json")
+    if sweep is None:
+        raise UserError(f"{workdir} is not the folder of a sweep: it has no sweep.json")
+    runs = [_run(pathlib.Path(workdir) / one["id"], one) for one in sweep["runs"]]
+    return Results(sweep["study"], sweep["question"], sweep["metric"], runs)
 
 
 def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
@@ -108,21 +108,22 @@ def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
         stale=is_stale(folder.read("profile.json")),
         parameters=summary["parameters"],
         flops=summary["flops"],
-        seconds=_seconds(folder.logged(), summary["steps"]),
+        seconds=_seconds(folder.read_log(), summary["steps"]),
         metrics={k: v for k, v in (summary["valid"] or {}).items() if k != "step"},
         tests=summary["tests"],
     )
 
 
 def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
-    """Of all steps, at the median pace of the log's lines but the first, which has compilation."""
+    """Of all steps, at the median speed between lines of the log. The first line is left out: it
+    includes compilation."""
     lines = [line for line in lines if line["split"] == "train"]
     ends = [0, *(line["step"] for line in lines)]
-    paces = [
-        line["seconds"] / (end - begin)
-        for line, begin, end in zip(lines, ends[:-1], ends[1:], strict=True)
+    per_step = [
+        line["seconds"] / (end - start)
+        for line, start, end in zip(lines, ends[:-1], ends[1:], strict=True)
     ]
-    return statistics.median(paces[1:]) * steps if len(paces) > 1 else None
+    return statistics.median(per_step[1:]) * steps if len(per_step) > 1 else None
 
 
 def _cell(runs: Sequence[Run], metric: str) -> Cell:
@@ -158,6 +159,12 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     return mean, float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
 
 
+def write(results: Results, folder: Folder) -> None:
+    folder.write_text("results.md", markdown(results))
+    folder.write_text("results.csv", table_csv(results))
+    folder.write_text("runs.csv", runs_csv(results))
+
+
 def markdown(results: Results) -> str:
     """The table of the metric, and below it what each cell cost."""
     tasks = results.tasks
@@ -176,7 +183,7 @@ def markdown(results: Results) -> str:
         lines.append(_row(variant, *(text(cell) for cell in cells)))
     head = ("task", "variant", "parameters", "training FLOPs", "seconds", "runs")
     lines += ["", _row(*head), _row("---", "---", *("---:" for _ in head[2:]))]
-    lines += [_row(*place, *cost(cell)) for place, cell in results.cells.items()]
+    lines += [_row(*names, *cost(cell)) for names, cell in results.cells.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -187,10 +194,9 @@ def text(cell: Cell | None) -> str:
     out = "—" if cell.mean is None else f"{cell.mean:.3f}"
     if cell.half is not None:
         out += f" ± {cell.half:.3f}"
-    for what in ("diverged", "failed", "unfinished", "stale"):
-        number = getattr(cell, what)
-        if number:
-            out += f" ({number} {what})"
+    for status in ("diverged", "failed", "unfinished", "stale"):
+        if number := getattr(cell, status):
+            out += f" ({number} {status})"
     return out
 
 
@@ -219,7 +225,7 @@ def table_csv(results: Results) -> str:
 
 
 def runs_csv(results: Results) -> str:
-    """A line for each run: its settings, and all that was measured of it."""
+    """A line for each run: its settings, and all that was measured."""
     keys = list(dict.fromkeys(key for run in results.runs for key in run.point))
     own = ["id", "variant", "task", "seed", "status", "error", "stale", "parameters", "flops",
            "seconds"]  # fmt: skip
@@ -240,8 +246,8 @@ def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return out.getvalue()
 
 
-def tree(results: Results) -> dict[str, Any]:
-    """The same as JSON."""
+def to_json(results: Results) -> dict[str, Any]:
+    """The same as a tree for JSON."""
     return {
         "study": results.study,
         "question": results.question,

@@ -1,4 +1,4 @@
-"""What a sweep will cost, before it is run: parameters and FLOPs from shapes, time by trying."""
+"""What a sweep will cost, before it is run: parameters and FLOPs from shapes, time by a test."""
 
 import dataclasses
 import time
@@ -8,15 +8,16 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from tfm.data.pipeline import batch as batch_of
-from tfm.models import build
+from tfm.data.dataset import Dataset
+from tfm.data.order import Epochs
+from tfm.objectives.base import Batch
+from tfm.objectives.batches import train_batch
 from tfm.sweep.plan import Job
-from tfm.train import loop, spec
-from tfm.train.spec import RunSpec
-from tfm.train.step import numbers_of
+from tfm.train import loop
+from tfm.train.spec import RunSpec, open_data
 
-TRY = 1.0  # seconds of steps that are timed
-LARGEST = 2e11  # FLOPs of a step that is still tried
+TEST_SECONDS = 1.0  # of steps that are timed
+MOST_FLOPS = 2e11  # of a step that is timed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,62 +32,60 @@ class Speed:
 
     flops_per_second: float
     compile_seconds: float
-    begin_seconds: float  # to make the data
+    data_seconds: float  # to open the data
 
 
 def costs(jobs: Sequence[Job]) -> list[Cost]:
-    """The cost of each job; those of one structure are counted once."""
+    """The cost of each job. Jobs of one structure are counted once."""
     known: dict[Any, Cost] = {}
-    out = []
+    found = []
     for job in jobs:
-        key = loop.structure(job.run)[0], job.run.data.task, job.run.data.batch
+        key = loop.structure(job.run)[0], job.run.data.dataset, job.run.data.batch
         if key not in known:
-            known[key] = _cost(job)
-        one = known[key]
-        out.append(dataclasses.replace(one, flops=one.flops * job.run.train.steps))
-    return out
+            known[key] = _step_cost(job.run)
+        step = known[key]
+        found.append(dataclasses.replace(step, flops=step.flops * job.run.train.steps))
+    return found
 
 
-def _cost(job: Job) -> Cost:
-    """Of one step."""
-    run = dataclasses.replace(job.run, train=dataclasses.replace(job.run.train, steps=1))
-    batch = _batch(job)
-    start, _, _ = loop.compiled(run)
-    state = jax.eval_shape(start, batch, jnp.uint32(0))
-    parameters = sum(x.size for x in jax.tree.leaves(state["params"]))
-    return Cost(parameters, loop.train_flops(run, batch))
+def _step_cost(run: RunSpec) -> Cost:
+    run, data = open_data(run)
+    batch = _first_batch(run, data["train"])
+    init, _, _ = loop.compiled(run)
+    state = jax.eval_shape(init, batch, jnp.uint32(0))
+    parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    return Cost(parameters, loop.train_flops(run, batch) // run.train.steps)
 
 
-def _batch(job: Job) -> dict[str, Any]:
-    source = spec.sources(job.run, peek=True)["train"]
-    return batch_of(source, 0, 0, job.run.data.batch)
+def _first_batch(run: RunSpec, dataset: Dataset) -> Batch:
+    plan = Epochs(len(dataset), run.data.batch, run.seed)
+    return train_batch(run.objective.entry, dataset, plan, run.seed, 0)
 
 
 def cheapest(jobs: Sequence[Job], costs: Sequence[Cost]) -> Job | None:
-    """The job whose steps are the cheapest to try; None if even they are too dear."""
+    """The job with the cheapest steps, to be timed. None if even they would take too long."""
     each = [cost.flops / job.run.train.steps for job, cost in zip(jobs, costs, strict=True)]
     least = min(range(len(jobs)), key=lambda i: each[i])
-    return jobs[least] if each[least] <= LARGEST else None
+    return jobs[least] if each[least] <= MOST_FLOPS else None
 
 
 def speed(run: RunSpec) -> Speed:
     """Measured here and now, with a few steps of a run."""
-    begin = time.monotonic()
-    data = spec.sources(run)
-    begun = time.monotonic()
-    batch = batch_of(data["train"], 0, 0, run.data.batch)
-    start, go, look = loop.compiled(run)
-    numbers = numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
-    state = go(start(batch, jnp.uint32(0)), batch, numbers)
-    jax.block_until_ready(look(loop.variables(state), batch))
+    start = time.monotonic()
+    run, data = open_data(run)
+    opened = time.monotonic()
+    batch = _first_batch(run, data["train"])
+    init, train_step, eval_step = loop.compiled(run)
+    numbers = loop.numbers_of(run)
+    state = train_step(init(batch, jnp.uint32(0)), batch, numbers)
+    jax.block_until_ready(eval_step(state.variables(), batch))
     compiled = time.monotonic()
     steps = 0
-    while time.monotonic() < compiled + TRY:
-        state = jax.block_until_ready(go(state, batch, numbers))
+    while time.monotonic() < compiled + TEST_SECONDS:
+        state = jax.block_until_ready(train_step(state, batch, numbers))
         steps += 1
-    each = loop.train_flops(run, batch) / run.train.steps
-    pace = each * steps / (time.monotonic() - compiled)
-    return Speed(pace, compiled - begun, begun - begin)
+    flops = loop.train_flops(run, batch) / run.train.steps * steps
+    return Speed(flops / (time.monotonic() - compiled), compiled - opened, opened - start)
 
 
 def seconds(
@@ -95,5 +94,5 @@ def seconds(
     """How long the jobs may take at that speed, each structure compiled once."""
     structures = len({job.compiles for job in jobs})
     work = sum(cost.flops for cost in costs) / speed.flops_per_second
-    work += structures * speed.compile_seconds + len(jobs) * speed.begin_seconds
+    work += structures * speed.compile_seconds + len(jobs) * speed.data_seconds
     return work / max(min(workers, cores, len(jobs)), 1)

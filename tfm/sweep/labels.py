@@ -1,7 +1,7 @@
-"""How the points of a study are called in its table: variants in rows, tasks in columns."""
+"""The names of a study's points in its table: variants in rows, tasks in columns."""
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tfm.names import UserError, suggest
 from tfm.sweep.space import Point
@@ -18,42 +18,43 @@ def label_keys(study: Study, points: Sequence[Point]) -> tuple[dict[str, str], d
     vary = [key for key in keys if len({repr(point.get(key, ...)) for point in points}) > 1]
     task, variant = study.task, study.variant
     if task is None:
-        task = tuple(k for k in ("config", "data.task") if k in vary and k not in (variant or ()))
+        tasks = ("config", "data.dataset")
+        task = tuple(key for key in tasks if key in vary and key not in (variant or ()))
     if variant is None:
         variant = tuple(key for key in vary if key != "seed" and key not in task)
     return _short_names(variant), _short_names(task)
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest ends of dotted keys that tell them apart; none where there is but one key."""
+    """The shortest endings of dotted keys that are unique. A single key needs no name."""
     if len(keys) == 1:
         return {keys[0]: ""}
-    names = {}
-    for key in keys:
+
+    def endings(key: str) -> list[str]:
         parts = key.split(".")
-        ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
-        names[key] = next(
-            end for end in ends if not any(_ends(k, end) for k in keys if k != key) or end == key
-        )
+        return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
+
+    others = {
+        key: {end for other in keys if other != key for end in endings(other)} for key in keys
+    }
+    names = {
+        key: next((end for end in endings(key) if end not in others[key]), key) for key in keys
+    }
     return names | {key: "" for key in keys if key == "config"}
 
 
-def _ends(key: str, end: str) -> bool:
-    return key == end or key.endswith(f".{end}")
-
-
 def config_names(configs: Iterable[str]) -> dict[str, str]:
-    """For each config the shortest of its argument, file:argument and path that is its own."""
-    names: dict[str, str] = {}
+    """For each config the shortest of its argument, file:argument and path that is unique."""
     known = set(configs)
-    forms = [_argument, lambda where: where.rpartition("/")[2], lambda where: where]
-    for where in known:
-        names[where] = next(
-            name
+    forms: list[Callable[[str], str]] = [_argument, lambda where: where.rpartition("/")[2], str]
+    return {
+        where: next(
+            form(where)
             for form in forms
-            if (name := form(where)) not in {form(other) for other in known - {where}}
+            if form(where) not in {form(other) for other in known - {where}}
         )
-    return names
+        for where in known
+    }
 
 
 def _argument(where: str) -> str:

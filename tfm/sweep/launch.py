@@ -1,8 +1,8 @@
 """Run the jobs of a sweep on this machine, in worker processes, through any interruption.
 
-A job is a folder named by its content. A finished one is kept, a half-done one goes on, and one
-that fails is tried again a few times; so stopping, restarting and extending a sweep are the same
-command. One launcher at a time may work in a sweep's folder, and one worker in a run's.
+A job is a folder, named by a hash of what decides its result. A finished job is kept, a half-done
+one is resumed, and one that fails is tried again a few times. So the same command starts, resumes
+and extends a sweep. One launcher at a time may work in a sweep's folder, and one worker in a run's.
 """
 
 import contextlib
@@ -17,27 +17,28 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Protocol
 
+from tfm.folder import DISK_ERRORS, Folder
 from tfm.names import UserError
+from tfm.spec import to_tree
 from tfm.sweep.cost import Speed
 from tfm.sweep.plan import Job
 from tfm.sweep.study import Study
 from tfm.sweep.worker import work
-from tfm.train.folder import NO_ROOM, Folder
 from tfm.train.identity import cores
 
-GRACE = 20.0  # seconds, for workers to save before they are killed
+GRACE = 20.0  # seconds for workers to save their runs before they are killed
 
 
 @dataclasses.dataclass
 class Progress:
-    """A job as the launcher knows it."""
+    """How far a job is."""
 
     job: Job
     state: str = "waiting"  # running, done, failed
-    line: dict[str, Any] = dataclasses.field(default_factory=dict)  # the last that it logged
+    line: dict[str, Any] = dataclasses.field(default_factory=dict)  # the last one of its log
     summary: dict[str, Any] | None = None
     error: str = ""
-    failures: int = 0  # since it last got further
+    failures: int = 0  # since it last made progress
     furthest: int = 0  # the last step that was logged
     kept: bool = False  # done before this launch
 
@@ -49,7 +50,7 @@ class Progress:
 
 
 class Watcher(Protocol):
-    """Who is shown how it goes."""
+    """Shows the progress of a sweep."""
 
     def show(self, jobs: Sequence[Progress]) -> None: ...
 
@@ -62,7 +63,7 @@ def launch(
     workers: int,
     retries: int = 2,
 ) -> list[Progress]:
-    """Run what is not yet done; what has become of each job, in order. The folder is ours alone."""
+    """Run what is not yet done. The result has every job, in order. The caller locks the folder."""
     folder.write("sweep.json", describe(study, jobs))
     progress = [_before(job, folder.path) for job in jobs]
     left = sum(p.state == "waiting" for p in progress)
@@ -74,7 +75,7 @@ def launch(
 
 
 def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
-    """What a report needs to know of a sweep besides its folders."""
+    """What a report must know about a sweep, besides its run folders."""
     return {
         "study": study.name,
         "question": study.question,
@@ -93,7 +94,7 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _before(job: Job, folder: pathlib.Path) -> Progress:
-    """What is known of a job before it is launched."""
+    """A job before the launch: done already, or waiting."""
     found = Progress(job)
     if (folder / job.id).is_dir():
         (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
@@ -104,13 +105,13 @@ def _before(job: Job, folder: pathlib.Path) -> Progress:
 
 
 class _Pool:
-    """Worker processes, each with a core of its own while there are enough."""
+    """Worker processes, each on its own core as long as there are enough cores."""
 
     def __init__(self, folder: pathlib.Path, size: int):
         self.folder = folder
         self.context = multiprocessing.get_context("spawn")
         self.workers: list[_Worker | None] = [None] * size
-        self.stillborn = 0  # workers in a row that died before they were ready
+        self.failed_starts = 0  # workers in a row that died before they were ready
         self.cores = cores()
 
     def __enter__(self) -> "_Pool":
@@ -118,7 +119,7 @@ class _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Workers that run something save it first."""
+        """Workers that run a job save it first."""
         alive = [worker for worker in self.workers if worker is not None]
         for worker in alive:
             if worker.progress is None:
@@ -141,9 +142,9 @@ class _Pool:
         found = self.workers[number]
         if found is None:
             ours, theirs = self.context.Pipe()
-            what = theirs, str(self.log(number)), self.cores[number % len(self.cores)]
-            process = self.context.Process(target=work, args=what, daemon=True)
-            # A new worker is born deaf to Ctrl-C, until it has said what it does about it.
+            args = theirs, str(self.log(number)), self.cores[number % len(self.cores)]
+            process = self.context.Process(target=work, args=args, daemon=True)
+            # Ctrl-C is blocked in a new worker until it has set its own handler.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()
@@ -153,9 +154,9 @@ class _Pool:
             found = self.workers[number] = _Worker(process, ours)
         return found
 
-    def send(self, number: int, job: Job, **what: Any) -> None:
-        order = {"id": job.id, "run": job.run, "files": job.files, **what}
-        with contextlib.suppress(OSError):  # a worker that has died is found by its pipe
+    def send(self, number: int, job: Job, **order: Any) -> None:
+        order |= {"id": job.id, "config": to_tree(job.run), "files": job.files}
+        with contextlib.suppress(OSError):  # `events` reports a worker that has died
             self.worker(number).pipe.send(order)
 
     def give(self, number: int, progress: Progress) -> None:
@@ -165,7 +166,7 @@ class _Pool:
         self.send(number, job, do="train", workdir=str(self.folder / job.id))
 
     def events(self, timeout: float) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What workers say, with their numbers; the last word of one that dies is its death."""
+        """Messages of workers, with their numbers. The last one of a worker that dies is "died"."""
         pipes: dict[Any, int] = {w.pipe: i for i, w in enumerate(self.workers) if w is not None}
         for ready in connection.wait(list(pipes), timeout):
             number = pipes[ready]
@@ -180,24 +181,24 @@ class _Pool:
                 self._count_death(number, worker)
                 event = {"kind": "died", "error": _death(worker.process.exitcode)}
             if event["kind"] == "ready":
-                worker.ready, self.stillborn = True, 0
+                worker.ready, self.failed_starts = True, 0
                 continue
             yield number, event
             if event["kind"] in ("died", "stopped"):
                 self.workers[number] = None
 
     def _count_death(self, number: int, worker: "_Worker") -> None:
-        """Raise if one worker after another dies at birth: no job is to blame for that."""
-        self.stillborn += not worker.ready
-        if self.stillborn > len(self.workers) + 1:
+        """Raise if one worker after another dies at its start: that is not the fault of a job."""
+        self.failed_starts += not worker.ready
+        if self.failed_starts > len(self.workers) + 1:
             log = self.log(number)
-            told = log.read_text().split("\n") if log.exists() else []
-            last = next(filter(None, reversed(told)), _death(worker.process.exitcode))
+            lines = log.read_text().splitlines() if log.exists() else []
+            last = next(filter(None, reversed(lines)), _death(worker.process.exitcode))
             raise UserError(f"workers cannot start: {last} (see {log})")
 
 
-def try_out(job: Job) -> Speed:
-    """How fast a worker would be at a job."""
+def measure_speed(job: Job) -> Speed:
+    """How fast a worker runs a job."""
     with tempfile.TemporaryDirectory() as folder, _Pool(pathlib.Path(folder), 1) as pool:
         worker = pool.worker(0)
         pool.send(0, job, do="time")
@@ -206,7 +207,7 @@ def try_out(job: Job) -> Speed:
                 for _, event in pool.events(timeout=1.0):
                     if "speed" in event:
                         return event["speed"]
-                    raise UserError(f"{job.name}: a step was tried, but {event['error']}")
+                    raise UserError(f"{job.name}: a step cannot be timed: {event['error']}")
         finally:
             worker.process.kill()  # it has nothing to save
 
@@ -247,8 +248,8 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
                 job.state, job.summary, job.error = "done", event["summary"], ""
                 continue
             job.error = event["error"]
-            if any(text in job.error for text in NO_ROOM):
-                raise UserError(f"{job.error}: make room, and the same command goes on")
+            if any(text in job.error for text in DISK_ERRORS):
+                raise UserError(f"{job.error}: make room, and the same command resumes the sweep")
             job.failures += 1
             if event.get("final") or job.failures > retries:
                 job.state = "failed"
@@ -259,7 +260,7 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
 
 
 def _next(queue: Sequence[Progress], compiled: Any, pool: _Pool) -> Progress:
-    """One that this worker has compiled; else one that no other has; else any."""
+    """A job that this worker has compiled; else one that no other worker has; else any."""
     for job in queue:
         if job.job.compiles == compiled:
             return job
@@ -278,7 +279,7 @@ def _death(code: int | None) -> str:
 
 @contextlib.contextmanager
 def _stop_on_sigterm() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C."""
+    """Within it, SIGTERM acts as Ctrl-C does."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,26 +1,31 @@
-"""From a study to its runs: every point checked and named before any is run."""
+"""From a study to its runs. Every point is checked and named before any is run."""
 
 import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfm import config as configs
-from tfm.config import paths, to_spec
-from tfm.data.pipeline import fingerprint
-from tfm.models.spec import FAMILIES
-from tfm.names import UserError, suggest
+from tfm.models.spec import ModelSpec
+from tfm.names import UserError
+from tfm.spec import Spec, Tree, replaced, to_spec
 from tfm.sweep.labels import config_names, label, label_keys
 from tfm.sweep.space import Point, within
 from tfm.sweep.study import Study
-from tfm.train import spec as specs
-from tfm.train.identity import entries, identity
+from tfm.train.identity import identity
 from tfm.train.loop import structure
-from tfm.train.spec import RunSpec
+from tfm.train.spec import RunSpec, open_data
+
+GROUPS: dict[str, type[Spec]] = {
+    name: hint
+    for name, hint in typing.get_type_hints(RunSpec).items()
+    if isinstance(hint, type) and issubclass(hint, Spec)
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +36,8 @@ class Job:
     variant: str
     task: str
     point: Point
-    run: RunSpec
-    files: tuple[str, ...]  # that bring ideas which it uses
+    run: RunSpec  # with the sizes that come from the data
+    files: tuple[str, ...]  # whose tables it uses
 
     @property
     def name(self) -> str:
@@ -42,11 +47,11 @@ class Job:
     def compiles(self) -> Any:
         """Runs for which this is equal share their compilation."""
         data = self.run.data
-        return structure(self.run), data.task, data.tests, data.batch, data.eval_batch
+        return structure(self.run), data.dataset, data.tests, data.batch, data.eval_batch
 
 
 def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
-    """All runs of a study; `overrides`, of the command line, change every base config."""
+    """All runs of a study. `overrides`, of the command line, change every base config."""
     points = _points(study)
     swept = {key for point in points for key in point}
     for text in overrides:
@@ -64,39 +69,45 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
                 raise UserError("no config: define BASE, or give each point the key 'config'")
             if where not in bases:
                 bases[where] = _Base(study, where, overrides)
-            job = bases[where].job(point)
+            jobs.append(bases[where].job(point))
         except UserError as e:
             raise UserError(f"{study.path}: point {number}, {_short(point)}: {e}") from e
-        jobs.append(job)
     names = config_names(bases)
     for i, job in enumerate(jobs):
         point = {"config": study.base, **job.point}
         row = label(point, variant, names) or "base"
-        column = label(point, task, names) or job.run.data.task.partition("(")[0]
+        column = label(point, task, names) or job.run.data.dataset.partition("(")[0]
         jobs[i] = dataclasses.replace(job, variant=row, task=column)
-    _check_apart(study, jobs)
+    _check_distinct(study, jobs)
     return jobs
 
 
 def _points(study: Study) -> list[Point]:
-    with configs.told(f"{study.path}: sweep()"):
+    with configs.user_code(f"{study.path}: sweep()"):
         try:
-            made = list(study.sweep())
+            found = list(study.sweep())
         except UserError as e:
             raise UserError(f"{study.path}: {e}") from e
-    if not made:
+    if not found:
         raise UserError(f"{study.path}: sweep() yields nothing")
-    for point in made:
+    for point in found:
         if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
             raise UserError(
                 f"{study.path}: sweep() must yield dicts of dotted keys and values, not {point!r}"
             )
-        keys = sorted(point)
-        for one, next_one in itertools.pairwise(keys):
+        for one, next_one in itertools.pairwise(sorted(point)):
             if within(next_one, one):
                 raise UserError(f"{study.path}: {_short(point)} sets {one!r} and {next_one!r}")
     plain = lambda value: value.item() if isinstance(value, np.generic) else value  # noqa: E731
-    return [{key: plain(value) for key, value in point.items()} for point in made]
+    return [{key: plain(value) for key, value in point.items()} for point in found]
+
+
+class _Opened(NamedTuple):
+    """What follows from the data of a run."""
+
+    model: ModelSpec  # with its sizes
+    fingerprints: list[str]
+    files: tuple[str, ...]
 
 
 class _Base:
@@ -104,90 +115,51 @@ class _Base:
 
     def __init__(self, study: Study, where: str, overrides: Sequence[str]):
         self.study, file = study, _find(study.path, where)
-        config = configs.from_command_line([f"--config={file}", *overrides], fill=specs.fill)
-        self.own = {str(study.path), str(pathlib.Path(file.partition(":")[0]).resolve())}
-        self.keys = set(paths(config))
-        self.tree = dataclasses.asdict(specs.read(config))
-        self.parts: dict[tuple[str, str], Any] = {}
-        self.fingerprints: dict[str, str] = {}
-        self.checked: set[Any] = set()
+        self.tree = configs.from_command_line([f"--config={file}", *overrides], RunSpec)
+        self.sources = {str(study.path), str(pathlib.Path(file.partition(":")[0]).resolve())}
+        self.checked: set[str] = set()
+        self.groups: dict[tuple[str, str], Spec] = {}
+        self.opened: dict[Any, _Opened] = {}
 
     def job(self, point: Point) -> Job:
-        groups: dict[str, Point] = {}
-        for key, value in point.items():
-            if key != "config":
-                first, _, rest = key.partition(".")
-                groups.setdefault(first, {})[rest] = value
-        parts = {name: self._part(name, groups.pop(name, {})) for name in self.tree}
-        if groups:
-            key = next(key for key in point if key.partition(".")[0] in groups)
-            raise UserError(f"unknown key {key!r}{suggest(key, self.keys)}")
-        run = RunSpec(**parts)
-        specs.check(run)
-        fits = run.model, run.objective, dataclasses.replace(run.data, seed=0, batch=1)
-        if fits not in self.checked:
-            self._check(run)
-            self.checked.add(fits)
-        prints = [self._fingerprint(task) for task in (run.data.task,) * 2 + run.data.tests]
-        files = tuple(sorted({entry.file for entry in entries(run).values()}))
-        return Job(identity(run, prints), "", "", point, run, files)
+        changes = {key: value for key, value in point.items() if key != "config"}
+        run = self._run(replaced(RunSpec, self.tree, changes))
+        data = run.data
+        key = run.model, run.objective, data.dataset, data.tests, data.examples, data.valid_examples
+        if key not in self.opened:
+            self.opened[key] = self._open(run)
+        model, fingerprints, files = self.opened[key]
+        run = dataclasses.replace(run, model=model)
+        return Job(identity(run, fingerprints), "", "", point, run, files)
 
-    def _check(self, run: RunSpec) -> None:
-        """Raise what needs a look at the data, or at what other files have brought."""
-        source = specs.sources(run, peek=True)["valid"]
-        if self.study.metric == "bits_per_byte" and source.bytes_per_token is None:
-            raise UserError("METRIC='bits_per_byte' is for text, which this task is not")
-        for name, entry in entries(run).items():
-            if entry.file not in self.own:
-                raise UserError(f"{name} is brought by {entry.file}, not by this point's config")
+    def _run(self, tree: Tree) -> RunSpec:
+        """The run of a tree, as `to_spec` makes it. Points share most of their groups, so each
+        group is made once: ten thousand points would take long otherwise."""
+        groups = {n for n in GROUPS if isinstance(tree.get(n), Mapping)}
+        values = {name: value for name, value in tree.items() if name not in groups}
+        if (rest := repr((sorted(groups), values))) not in self.checked:
+            run = to_spec(RunSpec, tree)
+            self.checked.add(rest)
+            return run
+        return RunSpec(**values, **{name: self._group(name, tree[name]) for name in groups})
 
-    def _part(self, name: str, changes: Point) -> Any:
-        """A part of the run with what a point changes in it; each is made once."""
-        key = name, repr(sorted(changes.items()))
-        if key not in self.parts:
-            self.parts[key] = self._make(name, changes)
-        return self.parts[key]
+    def _group(self, name: str, tree: Tree) -> Any:
+        key = name, repr(tree)
+        if key not in self.groups:
+            self.groups[key] = to_spec(GROUPS[name], tree, f"{name}.")
+        return self.groups[key]
 
-    def _make(self, name: str, changes: Point) -> Any:
-        tree = self.tree[name]
-        if not isinstance(tree, dict):  # seed, objective
-            for rest in changes:
-                if rest:
-                    raise UserError(f"unknown key '{name}.{rest}'; {name!r} is a value")
-            value = changes.get("", tree)
-            if type(value) is not type(tree):
-                raise UserError(f"{name}={value!r} must be {type(tree).__name__}")
-            return value
-        for rest, value in changes.items():
-            if not rest:
-                raise UserError(f"{name!r} is a group; set one of: {', '.join(tree)}")
-            tree = _changed(tree, rest.split("."), value, f"{name}.{rest}", self.keys)
-        if name == "model" and tree["family"] != self.tree["model"]["family"]:
-            raise UserError("model.family cannot be swept: give the point another 'config'")
-        cls = FAMILIES[tree["family"]] if name == "model" else specs.PARTS[name]
-        return to_spec(cls, tree, f"{name}.")
-
-    def _fingerprint(self, task: str) -> str:
-        if task not in self.fingerprints:
-            self.fingerprints[task] = fingerprint(task)
-        return self.fingerprints[task]
-
-
-def _changed(tree: dict, path: list[str], value: Any, key: str, known: Iterable[str]) -> dict:
-    """The tree with another value at a path, copied along it."""
-    first, *rest = path
-    if first not in tree:
-        raise UserError(f"unknown key {key!r}{suggest(key, known)}")
-    if not rest:
-        if isinstance(tree[first], dict) and value is not None:
-            raise UserError(f"{key!r} is a group; set one of: {', '.join(tree[first])}")
-        return {**tree, first: value}
-    below = tree[first]
-    if below is None:  # a group that was left out begins here
-        below = {rest[0]: None}
-    if not isinstance(below, dict):
-        raise UserError(f"unknown key {key!r}: {'.'.join(key.split('.')[: -len(rest)])} is a value")
-    return {**tree, first: _changed(below, rest, value, key, known)}
+    def _open(self, run: RunSpec) -> _Opened:
+        """Raise what only the data can show, and entries that come from unrelated files."""
+        run, data = open_data(run)
+        if self.study.metric == "bits_per_byte" and data["valid"].bytes_per_token is None:
+            raise UserError("METRIC='bits_per_byte' is for text, and this data set has none")
+        entries = configs.user_entries(run)
+        for name, entry in entries.items():
+            if entry.file not in self.sources:
+                raise UserError(f"{name} comes from {entry.file}, not from this point's config")
+        files = tuple(sorted({entry.file for entry in entries.values()}))
+        return _Opened(run.model, [dataset.fingerprint for dataset in data.values()], files)
 
 
 def _find(study: pathlib.Path, where: str) -> str:
@@ -199,17 +171,17 @@ def _find(study: pathlib.Path, where: str) -> str:
     raise UserError(f"no config {name} in {study.parent} or above it")
 
 
-def _check_apart(study: Study, jobs: Sequence[Job]) -> None:
-    """Raise if two points are one run, or if one place of the table would hold different things."""
+def _check_distinct(study: Study, jobs: Sequence[Job]) -> None:
+    """Raise if two points are one run, or if one cell of the table would mix different settings."""
     ids: dict[str, Job] = {}
-    places: dict[tuple[str, str], Job] = {}
+    cells: dict[tuple[str, str], Job] = {}
     for job in jobs:
         if job.id in ids:
             one, other = _short(ids[job.id].point), _short(job.point)
             raise UserError(f"{study.path}: two points are the same run: {one} and {other}")
         ids[job.id] = job
-        before = places.setdefault((job.variant, job.task), job).point
-        keys = [k for k in {**before, **job.point} if before.get(k, ...) != job.point.get(k, ...)]
+        first = cells.setdefault((job.variant, job.task), job).point
+        keys = [k for k in {**first, **job.point} if first.get(k, ...) != job.point.get(k, ...)]
         if set(keys) - {"seed"}:
             raise UserError(
                 f"{study.path}: two points are both {job.variant!r} on {job.task!r}, but differ in "

@@ -1,4 +1,4 @@
-"""How a sweep goes, on a terminal: a live table; without one, a line now and then."""
+"""The progress of a sweep: a live table on a terminal, elsewhere a line now and then."""
 
 import time
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from tfm.sweep.launch import Progress
 from tfm.sweep.study import METRICS
 
 EVERY = 30.0  # seconds between lines where there is no terminal
-LIVE = 0.25  # and between two pictures where there is one
+LIVE = 0.25  # seconds between updates of the table
 
 
 class Display:
-    """A launcher's watcher."""
+    """The watcher of a launch."""
 
     def __init__(self, metric: str, quiet: bool):
         self.metric, self.quiet = metric, quiet
         self.console = Console(stderr=True, highlight=False, markup=False)
-        self.begin = self.last = time.monotonic()
-        self.first: float | None = None  # the share that was done at the beginning
+        self.start = self.last = time.monotonic()
+        self.first: float | None = None  # the share that was done at the start
         self.live: Live | None = None
 
     def __enter__(self) -> "Display":
@@ -63,7 +63,7 @@ class Display:
         gained = share - (self.first or 0.0)
         if gained <= 0:
             return "time left unknown"
-        return f"{duration((time.monotonic() - self.begin) * (len(jobs) - share) / gained)} left"
+        return f"{duration((time.monotonic() - self.start) * (len(jobs) - share) / gained)} left"
 
     def _table(self, jobs: Sequence[Progress]) -> Group:
         bar = ProgressBar(total=len(jobs), completed=sum(job.share for job in jobs), width=60)
@@ -81,16 +81,14 @@ class Display:
 
 
 def leaders(jobs: Sequence[Progress], metric: str) -> dict[str, tuple[str, float]]:
-    """For each task the variant whose mean is the best, of the runs that are done.
-
-    A variant that has diverged with some seed does not lead.
-    """
+    """For each task the variant with the best mean over the runs that are done. A variant that
+    diverged with any seed is left out."""
     values: dict[tuple[str, str], list[float | None]] = {}
     for job in jobs:
         if job.summary is not None:
             found = (job.summary["valid"] or {}).get(metric)
-            place = job.job.task, job.job.variant
-            values.setdefault(place, []).append(found if job.summary["status"] == "done" else None)
+            cell = job.job.task, job.job.variant
+            values.setdefault(cell, []).append(found if job.summary["status"] == "done" else None)
     best: dict[str, tuple[str, float]] = {}
     sign = 1 if METRICS[metric] == "high" else -1
     for (task, variant), found in values.items():

@@ -1,4 +1,4 @@
-"""Spaces of runs: what is tried, and with what.
+"""Spaces of runs: which settings are tried together.
 
 A point is a dict of dotted keys and values; a space yields points. Axes are written as a dict of
 lists, and `sweep()` of a study returns, for example,
@@ -20,7 +20,7 @@ Point = dict[str, Any]
 
 
 class Space:
-    """What points there are, given what has been chosen before them."""
+    """A set of points. In a product, it may depend on what was chosen before."""
 
     def __init__(self, points: Callable[[Point], Iterator[Point]]):
         self.points = points
@@ -41,29 +41,29 @@ def product(*parts: Part) -> Space:
             yield {}
             return
         for point in spaces[first].points(before):
-            _check_apart("product", before, point)
+            _check_distinct("product", before, point)
             for rest in points({**before, **point}, first + 1):
                 yield {**point, **rest}
 
     return Space(points)
 
 
-def zipit(*parts: Part) -> Space:
-    """The first points of all together, then the second ones: all are equally long."""
+def zipped(*parts: Part) -> Space:
+    """The first points of all parts together, then the second ones, as `zip` does."""
     axes: list[Space] = []
     for part in parts:
         each = [{key: part[key]} for key in part] if isinstance(part, Mapping) else [part]
-        axes += [_space(one, "zipit") for one in each]
+        axes += [_space(one, "zipped") for one in each]
 
     def points(before: Point) -> Iterator[Point]:
         columns = [list(axis.points(before)) for axis in axes]
         if len({len(column) for column in columns}) > 1:
             sizes = ", ".join(f"{len(c)} of {', '.join(c[0]) if c else '?'}" for c in columns)
-            raise UserError(f"zipit: what goes in step must be equally long, not {sizes}")
+            raise UserError(f"zipped: all parts must be equally long, not {sizes}")
         for row in zip(*columns, strict=True):
             joined: Point = {}
             for point in row:
-                _check_apart("zipit", joined, point)
+                _check_distinct("zipped", joined, point)
                 joined |= point
             yield joined
 
@@ -77,7 +77,7 @@ def chain(*parts: Part) -> Space:
 
 
 def when(condition: Mapping[str, Any] | Callable[[Point], bool], part: Part) -> Space:
-    """These points only where the condition holds of what was chosen before them in a product.
+    """These points only where the condition holds for what a product has chosen before them.
 
     The condition is a dict of keys and the value, or list of values, that they must have; or a
     function of the point so far.
@@ -87,13 +87,13 @@ def when(condition: Mapping[str, Any] | Callable[[Point], bool], part: Part) -> 
     def holds(before: Point) -> bool:
         if callable(condition):
             return bool(condition(dict(before)))
-        for key, wanted in condition.items():
+        for key, allowed in condition.items():
             if key not in before:
                 raise UserError(
                     f"when: {key!r} has no value yet{suggest(key, before)}; "
-                    "in a product it must stand before"
+                    "it must come earlier in the product"
                 )
-            if before[key] not in (wanted if isinstance(wanted, list | tuple) else (wanted,)):
+            if before[key] not in (allowed if isinstance(allowed, list | tuple) else (allowed,)):
                 return False
         return True
 
@@ -101,7 +101,7 @@ def when(condition: Mapping[str, Any] | Callable[[Point], bool], part: Part) -> 
 
 
 def seeds(count: int, first: int = 0) -> Space:
-    """`count` runs of each point, that differ in their seed."""
+    """`count` runs of each point, which differ in their seed."""
     if type(count) is not int or count < 1:
         raise UserError(f"seeds({count!r}): write a whole number of at least 1")
     return _space({"seed": range(first, first + count)}, "seeds")
@@ -122,19 +122,19 @@ def _space(part: Part, where: str) -> Space:
         )
     if isinstance(part, str) or not isinstance(part, Iterable):
         raise UserError(f"{where}: {part!r} is no space; write {{'a.key': [values]}}")
-    held = list(part)
-    for point in held:
+    points = list(part)
+    for point in points:
         if not isinstance(point, Mapping):
             raise UserError(f"{where}: {point!r} is no point; write a dict of keys and values")
-    return Space(lambda _: (dict(point) for point in held))
+    return Space(lambda _: (dict(point) for point in points))
 
 
 def within(key: str, group: str) -> bool:
-    """Whether a dotted key is another, or stands below it."""
+    """Whether a dotted key is the group itself, or below it."""
     return key == group or key.startswith(f"{group}.")
 
 
-def _check_apart(where: str, one: Point, other: Point) -> None:
+def _check_distinct(where: str, one: Point, other: Point) -> None:
     both = sorted(one.keys() & other.keys())
     if both:
         raise UserError(f"{where}: {', '.join(map(repr, both))} would be set twice in one point")

@@ -1,9 +1,9 @@
-"""What a study is: a folder with a `study.py`.
+"""A study is a folder with a `study.py`.
 
-Its docstring is the question, `BASE` a config (`configs/….py:argument`, found from the study's
-folder upwards), and `sweep()` gives the points. `VARIANT` and `TASK` may name the keys that make
-the rows and the columns of the table, and `METRIC` the number that is compared. As a config file
-does, it may bring SCORES, MASKS, … of its own.
+Its docstring is the question. `BASE` is a config (`configs/….py:argument`, searched for in the
+study's folder and those above it). `sweep()` gives the points. `VARIANT` and `TASK` may name the
+keys that make the rows and the columns of the table, and `METRIC` the number that is compared. Like
+a config file, it may define SCORES, MASKS, … of its own.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 from tfm import config as configs
 from tfm.names import UserError, pick, suggest
 
-METRICS = {  # and which way is better
+METRICS = {  # and which values are better
     "loss": "low",
     "perplexity": "low",
     "bits_per_byte": "low",

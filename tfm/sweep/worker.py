@@ -1,7 +1,7 @@
-"""A process that runs one point after another, on one core.
+"""A process that runs one job after another, on one core.
 
-It is told what to run through a pipe and tells how it goes through the same. When the launcher is
-gone, however it went, the worker goes too: a run survives that at any moment.
+It gets its orders through a pipe and reports through the same. When the launcher ends, for any
+reason, the worker ends too: a run survives that at any moment.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, sys.stdout.fileno())
     os.dup2(out, sys.stderr.fileno())
-    threading.Thread(target=_leave_with_the_launcher, daemon=True).start()
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
 
     from tfm.train.main import cache_compilations
 
@@ -49,7 +49,7 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
 def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
     from tfm.names import UserError
     from tfm.sweep import cost
-    from tfm.train import loop
+    from tfm.train import loop, spec
 
     class Watcher:
         def line(self, line: Mapping[str, Any]) -> None:
@@ -61,9 +61,10 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
     try:
         for file in order["files"]:
             _run_once(file)
+        run = spec.read(order["config"])
         if order["do"] == "time":
-            return {"kind": "done", "speed": cost.speed(order["run"])}
-        summary = loop.train(order["run"], order["workdir"], Watcher(), PATIENCE, order["id"])
+            return {"kind": "done", "speed": cost.speed(run)}
+        summary = loop.train(run, order["workdir"], Watcher(), PATIENCE, order["id"])
         return {"kind": "done", "summary": summary}
     except loop.Stopped as e:
         return {"kind": "stopped", "error": str(e)}
@@ -75,18 +76,18 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
 
 @functools.cache
 def _run_once(file: str) -> None:
-    """Run a file for its tables."""
+    """Run a user's file, which adds its tables to the library's."""
     from tfm.config import run_file
 
     run_file(pathlib.Path(file))
 
 
 def _log(text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk, of which the launcher is told
+    with contextlib.suppress(OSError):  # a full disk, which the launcher hears of
         print(text, flush=True)
 
 
-def _leave_with_the_launcher() -> None:
+def _end_with_launcher() -> None:
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

@@ -1,7 +1,7 @@
 """Training from a config to a summary, through any number of interruptions.
 
-After a kill at any moment a run goes on from its newest whole checkpoint and ends as if nothing had
-happened: batches are functions of (seed, step), what is counted between two lines of the log is
+After a kill at any moment a run goes on from its newest complete checkpoint and ends as if nothing
+had happened: batches are functions of (seed, step), what is counted between two lines of the log is
 part of the state, and lines that a checkpoint does not cover are written again.
 """
 
@@ -13,32 +13,37 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 from jax import numpy as jnp
 
-from tfm.data.pipeline import Source, batch, in_order
-from tfm.evaluate.metrics import metrics, over
+from tfm.checkpoint import Checkpoints
+from tfm.config import user_entries
+from tfm.data.dataset import Dataset
+from tfm.data.order import Epochs
+from tfm.data.prefetch import Prefetch
+from tfm.evaluate.metrics import evaluate
+from tfm.folder import Folder, disk_errors, without_nonfinite
 from tfm.inspect import describe
 from tfm.models import build
-from tfm.models.spec import DropoutSpec
-from tfm.names import UserError, read
-from tfm.objectives.tokens import inputs_of
+from tfm.names import UserError
+from tfm.objectives.base import Batch
+from tfm.objectives.batches import eval_batches, train_batch
+from tfm.spec import Named, to_tree
 from tfm.train import step as steps
 from tfm.train.board import Board
-from tfm.train.checkpoint import Checkpoints
-from tfm.train.folder import Folder, finite, room
-from tfm.train.identity import entries, identity, is_stale, profile
+from tfm.train.finetune import initial_params
+from tfm.train.identity import identity, is_stale, profile
 from tfm.train.optimizer import OptimizerSpec
-from tfm.train.schedule import SCHEDULES
-from tfm.train.spec import RunSpec, sources
+from tfm.train.spec import RunSpec, TrainSpec, open_data
+from tfm.train.step import TrainState
+
+TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
 
 
 class Watcher(Protocol):
-    """Who is told how it goes: `line` is what was logged, `message` is for a person."""
+    """Shows the progress of a run. `line` is what was logged, `message` is for a person."""
 
     def line(self, line: Mapping[str, Any]) -> None: ...
 
@@ -65,12 +70,12 @@ def train(
     `patience` is for how many seconds to wait for another process to leave the folder, `expected`
     the id that the run had when it was planned.
     """
-    data = sources(run)
-    name = identity(run, [source.fingerprint for source in data.values()])
+    run, data = open_data(run)
+    name = identity(run, [dataset.fingerprint for dataset in data.values()])
     if expected not in (None, name):
         raise UserError(f"a file that decides the result of {expected} was edited since it began")
     folder = Folder(workdir)
-    with folder.alone(patience):
+    with folder.lock(patience):
         known = folder.read("config.json")
         if known is not None and known["id"] != name:
             raise UserError(f"{workdir} holds another run ({known['id']}, not {name})")
@@ -79,10 +84,10 @@ def train(
             old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
             watcher.message(f"{workdir}: finished before{old}")
             return summary
-        own = [[entry, *where] for entry, where in entries(run).items()]
-        folder.write("config.json", {"id": name, "entries": own, **asdict(run)})
+        own = [[entry, *where] for entry, where in user_entries(run).items()]
+        folder.write("config.json", {"id": name, "entries": own, **to_tree(run)})
         _record_profile(folder, watcher)
-        with _Interrupts() as stop, room(workdir):
+        with _Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
 
 
@@ -92,17 +97,19 @@ class _Training:
         run: RunSpec,
         name: str,
         folder: Folder,
-        data: Mapping[str, Source],
+        data: Mapping[str, Dataset],
         watcher: Watcher,
         stop: "_Interrupts",
     ):
         self.spec, self.name, self.folder, self.data = run, name, folder, data
         self.watcher, self.stop = watcher, stop
-        self.start, self.go, self.look = compiled(run)
-        self.numbers = steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
-        self.checkpoints = Checkpoints(folder.path / "checkpoints", run.train.keep)
+        self.objective = run.objective.entry
+        self.plan = Epochs(len(data["train"]), run.data.batch, run.seed)
+        self.init, self.train_step, self.eval_step = compiled(run)
+        self.numbers = numbers_of(run)
+        self.checkpoints = Checkpoints(folder.path, run.train.keep)
         self.board = Board(folder.path / "tensorboard")
-        self.tokens = tokens_in(self._batch(0))
+        self.first = self._batch(0)
         self.share = _schedule(run.optimizer.schedule, run.train.steps)
 
     def run(self) -> dict[str, Any]:
@@ -115,108 +122,124 @@ class _Training:
                 self.board.close()
 
     def _run(self) -> dict[str, Any]:
+        train, state = self.spec.train, self._restore()
+        begin = int(state.step)
+        logged = begin % train.log_every == 0 or begin == train.steps
+        if logged and int(state.diverged) >= 0:  # killed between its last save and its end
+            return self._finish(state, "diverged")
+        with Prefetch(self._batch, begin, train.steps) as batches:
+            return self._steps(state, batches)
+
+    def _steps(self, state: TrainState, batches: Prefetch[Batch]) -> dict[str, Any]:
         train = self.spec.train
         eval_every = train.eval_every or train.steps
         save_every = train.save_every or eval_every
-        state = self._begin()
         self.clock = time.monotonic()
-        begin = int(state["step"])
-        seen = begin % train.log_every == 0 or begin == train.steps
-        if seen and int(state["diverged"]) >= 0:  # killed between its last save and its end
-            return self._finish(state, "diverged")
-        for now in range(begin, train.steps):
-            state = self.go(state, self._batch(now), self.numbers)
-            done = now + 1
+        for done in range(int(state.step) + 1, train.steps + 1):
+            state = self.train_step(state, batches.next(), self.numbers)
             last = done == train.steps
             logs = done % train.log_every == 0 or last
             if logs:
-                state = self._log(done, state)
+                state = self._log(done, state, batches)
             loss = None
             if done % eval_every == 0 or last:
                 loss = self._evaluate(done, state)
             if done % save_every == 0 or last or self.stop.asked:
-                self.checkpoints.save(done, state, loss)
-            if logs and int(state["diverged"]) >= 0:
+                self.checkpoints.save(done, state.items(), loss)
+            if logs and int(state.diverged) >= 0:
                 return self._finish(state, "diverged")
             if self.stop.asked and not last:
                 self.checkpoints.wait()
                 raise Stopped(f"saved at step {done}", self.stop.asked)
         return self._finish(state, "done")
 
-    def _begin(self) -> steps.State:
-        first, seed = self._batch(0), jnp.uint32(self.spec.seed)
-        like = jax.eval_shape(self.start, first, seed)
-        state, wrong = self.checkpoints.newest(like)
-        for step, text in wrong.items():
+    def _restore(self) -> TrainState:
+        seed = jnp.uint32(self.spec.seed)
+        like = jax.eval_shape(self.init, self.first, seed)
+        found, damaged = self.checkpoints.newest(like.items())
+        for step, text in damaged.items():
             self.watcher.message(f"{text}; going on from the one before")
             self.checkpoints.delete(step)
-        if state is None:
-            state = self.start(first, seed)
+        if found is None:
+            state = self._initialized(self.init(self.first, seed))
         else:
-            self.watcher.message(f"going on from step {int(state['step'])}")
-        self.folder.forget_after(int(state["step"]))
+            state = TrainState(**found["variables"], **found["training"])
+            self.watcher.message(f"going on from step {int(state.step)}")
+        self.folder.truncate_log(int(state.step))
         return state
 
-    def _batch(self, now: int) -> dict[str, np.ndarray]:
-        return batch(self.data["train"], self.spec.seed, now, self.spec.data.batch)
+    def _initialized(self, state: TrainState) -> TrainState:
+        """The state before the first step, with the weights of `train.init_from` if it is given."""
+        train = self.spec.train
+        if train.init_from is None:
+            return state
+        params, report = initial_params(state.params, train.init_from, train.init_pattern)
+        for name, paths in report.items():
+            self.watcher.message(f"{train.init_from}: {len(paths)} parameters {name}")
+        self.folder.write("init.json", report)
+        ema = None if state.ema is None else jax.tree.map(jnp.copy, params)  # both are donated
+        return state.replace(params=params, ema=ema)
 
-    def _log(self, done: int, state: steps.State) -> steps.State:
-        since = {name: float(x) for name, x in jax.device_get(state["since"]).items()}
-        count, taken = max(since["count"], 1.0), max(since["steps"], 1.0)
-        seconds = time.monotonic() - self.clock
-        self.clock = time.monotonic()
+    def _batch(self, step: int) -> Batch:
+        return train_batch(self.objective, self.data["train"], self.plan, self.spec.seed, step)
+
+    def _log(self, done: int, state: TrainState, batches: Prefetch[Batch]) -> TrainState:
+        sums = {name: float(x) for name, x in jax.device_get(state.metrics).items()}
+        count, taken = max(sums["count"], 1.0), max(sums["steps"], 1.0)
         peak, now = self.spec.optimizer.learning_rate, jnp.int32(done - 1)
         self._write(
             {
                 "step": done,
                 "split": "train",
-                "loss": since["loss"] / count,
-                "accuracy": since["right"] / count,
-                "gradient": since["norm"] / taken,
+                "loss": sums["loss"] / count,
+                "accuracy": sums["correct"] / count,
+                "gradient": sums["norm"] / taken,
                 "learning_rate": peak * float(self.share(now)),
-                "skipped": int(state["skipped"]),
-                "tokens": int(taken) * self.tokens,
-                "seconds": seconds,
+                "skipped": int(state.skipped),
+                "tokens": int(taken) * tokens_in(self.first),
+                "seconds": time.monotonic() - self.clock,
+                "wait": batches.waited,
             }
         )
-        return {**state, "since": jax.tree.map(jnp.zeros_like, state["since"])}
+        self.clock, batches.waited = time.monotonic(), 0.0
+        return state.replace(metrics=steps.zero_metrics())
 
-    def _evaluate(self, done: int, state: steps.State) -> float:
+    def _evaluate(self, done: int, state: TrainState) -> float:
         found = self._measure(state, self.data["valid"])
         self._write({"step": done, "split": "valid", **found})
         return found["loss"]
 
-    def _measure(self, state: steps.State, source: Source) -> dict[str, float]:
-        sums = over(self.look, variables(state), in_order(source, self.spec.data.eval_batch))
-        return metrics(sums, source.bytes_per_token)
+    def _measure(self, state: TrainState, dataset: Dataset) -> dict[str, float]:
+        batches = eval_batches(self.objective, dataset, self.spec.data.eval_batch)
+        return self.objective.metrics(evaluate(self.eval_step, state.variables(), batches), dataset)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.folder.log(line)
         self.board.write(line)
         self.watcher.line(line)
 
-    def _finish(self, state: steps.State, status: str) -> dict[str, Any]:
+    def _finish(self, state: TrainState, status: str) -> dict[str, Any]:
         self.checkpoints.wait()
-        lines = [line for line in self.folder.logged() if line["split"] == "valid"]
+        lines = [line for line in self.folder.read_log() if line["split"] == "valid"]
         summary = {
             "id": self.name,
             "status": status,
-            "steps": int(state["step"]),
-            "skipped": int(state["skipped"]),
-            "parameters": sum(x.size for x in jax.tree.leaves(state["params"])),
-            "flops": train_flops(self.spec, self._batch(0)),
+            "steps": int(state.step),
+            "skipped": int(state.skipped),
+            "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+            "flops": train_flops(self.spec, self.first),
             "valid": _without(lines[-1]) if lines else None,
             "best": _without(min(lines, key=_loss)) if lines else None,
             "tests": {
-                name: self._measure(state, source)
-                for name, source in self.data.items()
+                name: self._measure(state, dataset)
+                for name, dataset in self.data.items()
                 if name not in ("train", "valid")
             },
         }
         if status == "diverged":
-            summary["diverged_at"] = int(state["diverged"])
+            summary["diverged_at"] = int(state.diverged)
         self.folder.write("summary.json", summary)
-        return finite(summary)
+        return without_nonfinite(summary)
 
 
 def _record_profile(folder: Folder, watcher: Watcher) -> None:
@@ -224,19 +247,14 @@ def _record_profile(folder: Folder, watcher: Watcher) -> None:
     before, now = (folder.read("profile.json") or {"profiles": []})["profiles"], profile()
     if before and now != before[-1]:
         keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
-        watcher.message(f"begun under another profile ({keys}): bits may differ from one run alone")
+        watcher.message(f"begun under another profile ({keys}): bits may differ from one run")
     if not before or now != before[-1]:
         folder.write("profile.json", {"profiles": [*before, now]})
 
 
-def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
-    """What a model reads of a batch, padding too: that is computed as well."""
-    return sum(x.size for name, x in inputs_of(batch).items() if x.dtype.kind in "iu")
-
-
-def variables(state: steps.State) -> dict[str, Any]:
-    """What is evaluated: the running mean of the weights, where there is one."""
-    return {"params": state.get("ema", state["params"]), **state["rest"]}
+def tokens_in(batch: Batch) -> int:
+    """How many tokens a model reads of a batch; padding counts, since it is computed as well."""
+    return sum(x.size for x in batch.inputs.values() if x.dtype.kind in "iu")
 
 
 def _loss(line: Mapping[str, Any]) -> float:
@@ -245,47 +263,51 @@ def _loss(line: Mapping[str, Any]) -> float:
 
 
 def _without(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name not in ("split", "seconds")}
+    return {name: value for name, value in line.items() if name not in ("split", *TIMES)}
 
 
-def train_flops(run: RunSpec, batch: Mapping[str, Any]) -> int:
+def train_flops(run: RunSpec, batch: Batch) -> int:
     """Forward and backward over all steps, for batches of this shape; not the optimiser's."""
-    model, _, _ = structure(run)
-    shapes = {name: (x.shape, x.dtype.name) for name, x in inputs_of(batch).items()}
-    return run.train.steps * _step_flops(model, tuple(shapes.items()))
+    shapes = {name: (x.shape, x.dtype.name) for name, x in batch.inputs.items()}
+    return run.train.steps * _step_flops(structure(run)[0], tuple(shapes.items()))
 
 
 @functools.lru_cache(maxsize=64)
-def _step_flops(model, shapes) -> int:
+def _step_flops(model: Any, shapes: Any) -> int:
     inputs = {name: jax.ShapeDtypeStruct(*what) for name, what in shapes}
     return describe.flops(model, inputs)[1].total
 
 
+def numbers_of(run: RunSpec) -> steps.Numbers:
+    """What of a run is given to its compiled step as arrays."""
+    return steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
+
+
 def compiled(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """init, step and evaluate; runs that differ only in numbers share them."""
+    """init, train_step and eval_step; runs that differ only in numbers share them."""
     return _compiled(*structure(run))
 
 
-def structure(run: RunSpec) -> tuple[Any, OptimizerSpec, steps.StepSpec]:
-    """What is compiled: the run without its numbers."""
+def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
+    """What is compiled: the run without its numbers. Its sizes are those of `open_data`."""
     model: Any = run.model
     if hasattr(model, "dropout"):
-        places = {k: _on(v) for k, v in asdict(model.dropout).items()}
-        model = dataclasses.replace(model, dropout=DropoutSpec(**places))
+        on = {site: _on(rate) for site, rate in build.rates(model).items()}
+        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **on))
     opt = dataclasses.replace(
         run.optimizer,
         learning_rate=1.0,
         weight_decay=_on(run.optimizer.weight_decay),
         clip=_on(run.optimizer.clip),
     )
-    step = steps.StepSpec(
+    train = TrainSpec(
         steps=run.train.steps,
         accumulate=run.train.accumulate,
         ema=_on(run.train.ema),
         label_smoothing=_on(run.train.label_smoothing),
-        not_finite=run.train.not_finite,
+        on_nonfinite=run.train.on_nonfinite,
     )
-    return model, opt, step
+    return model, run.objective, opt, train
 
 
 def _on(value: float | None) -> float | None:
@@ -294,14 +316,13 @@ def _on(value: float | None) -> float | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(model, opt, step):
-    return steps.compiled(build.model(model), opt, step)
+def _compiled(model: Any, objective: Named, opt: OptimizerSpec, train: TrainSpec) -> Any:
+    return steps.compiled(build.model(model), objective.entry, opt, train)
 
 
 @functools.lru_cache(maxsize=16)
-def _schedule(text: str, steps: int) -> Callable[[Any], Any]:
-    share = read(text, SCHEDULES, "optimizer.schedule")
-    return jax.jit(lambda step: share(step, steps))
+def _schedule(schedule: Named, steps: int) -> Callable[[Any], Any]:
+    return jax.jit(lambda step: schedule.entry(step, steps))
 
 
 class _Interrupts:

@@ -1,7 +1,7 @@
 """Train a model, or evaluate a trained one.
 
   tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
-  tfm eval WORKDIR [--split=valid] [--task=TASK] [--checkpoint=last]
+  tfm eval WORKDIR [--split=valid] [--dataset=NAME] [--objective=NAME] [--checkpoint=last]
 
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
 holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints and TensorBoard's files.
@@ -10,7 +10,6 @@ eval reads the checkpoint `last` or `best` and gives loss, perplexity, accuracy,
 """
 
 import json
-import logging
 import os
 import pathlib
 import sys
@@ -23,11 +22,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm import arguments
 from tfm import config as configs
-from tfm.data.pipeline import in_order, load
-from tfm.evaluate.metrics import intervals, metrics, over
-from tfm.names import UserError, pick
+from tfm.names import UserError
 from tfm.train import loop, spec
-from tfm.train.checkpoint import Checkpoints
+from tfm.train.evaluate import evaluate
 
 
 def cache_compilations() -> None:
@@ -36,12 +33,6 @@ def cache_compilations() -> None:
     where = os.environ.get("TFM_CACHE", str(pathlib.Path(home) / "tfm"))
     jax.config.update("jax_compilation_cache_dir", where)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
-def _prepare() -> None:
-    cache_compilations()
-    for name in ("absl", "asyncio"):  # Orbax raises what it logs as an error
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class Bar:
@@ -83,8 +74,8 @@ def main_train(argv: Sequence[str]) -> None:
     if "workdir" not in given.options:
         raise UserError("where to? Write --workdir=FOLDER")
     workdir = given.options["workdir"]
-    run = spec.read(configs.from_command_line(given.config, fill=spec.fill))
-    _prepare()
+    run = spec.read(configs.from_command_line(given.config, spec.RunSpec))
+    cache_compilations()
     with Bar(run, "quiet" in given.flags) as bar:
         try:
             summary = loop.train(run, workdir, bar)
@@ -98,38 +89,13 @@ def main_eval(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    given = arguments.split(argv, words=1, options=("split", "task", "checkpoint"), config=False)
-    _prepare()
-    print(json.dumps(evaluate(given.words[0], **given.options), indent=1))
-
-
-def evaluate(
-    workdir: str, split: str = "valid", task: str | None = None, checkpoint: str = "last"
-) -> dict[str, Any]:
-    """Metrics of a run's checkpoint on a split of its task, or of another."""
-    run = spec.of_folder(workdir)
-    pick({"last": 1, "best": 1}, checkpoint, "checkpoint")
-    count = run.data.examples if split == "train" else run.data.valid_examples
-    source = load(task or run.data.task, split, run.objective, count, run.data.seed)
-    start, _, look = loop.compiled(run)
-    batch = next(in_order(source, run.data.eval_batch))
-    like = jax.eval_shape(start, batch, jax.numpy.uint32(run.seed))
-    checkpoints = Checkpoints(pathlib.Path(workdir) / "checkpoints", run.train.keep, True)
-    step = checkpoints.best() if checkpoint == "best" else None
-    if step is None:
-        state, wrong = checkpoints.newest(like)
-        for text in wrong.values():
-            print(f"{text}; reading the one before", file=sys.stderr)
-    else:
-        state = checkpoints.whole(step, like)
-    if state is None:
-        raise UserError(f"{workdir} has no checkpoint")
-    sums = over(look, loop.variables(state), in_order(source, run.data.eval_batch))
-    return {
-        "step": int(state["step"]),
-        "split": split,
-        "task": task or run.data.task,
-        "examples": len(sums["count"]),
-        **metrics(sums, source.bytes_per_token),
-        "intervals": intervals(sums, source.bytes_per_token),
-    }
+    options = ("split", "dataset", "objective", "examples", "checkpoint")
+    given = arguments.split(argv, words=1, options=options, config=False)
+    cache_compilations()
+    chosen: dict[str, Any] = dict(given.options)
+    if "examples" in chosen:
+        chosen["examples"] = arguments.whole(given, "examples", 1)
+    found, messages = evaluate(given.words[0], **chosen)
+    for text in messages:
+        print(text, file=sys.stderr)
+    print(json.dumps(found, indent=1))

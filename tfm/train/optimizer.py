@@ -1,7 +1,7 @@
 """Optimisers, built inside the step from traced numbers.
 
 What is on is structure, how much of it is data: one compiled step serves every learning rate, decay
-and clip. What a parameter is (a matrix, a bias, one layer of a scanned stack) is told by its path.
+and clip. The path of a parameter says what it is: a matrix, a bias, one layer of a scanned stack.
 """
 
 import dataclasses
@@ -17,26 +17,38 @@ from jax import numpy as jnp
 from optax import contrib
 
 from tfm.layers.stack import SCANNED
-from tfm.names import UserError, pick, read
+from tfm.spec import Named, Spec, SpecError, call, choice, field, rate
 from tfm.train.schedule import SCHEDULES
 
 Tree = Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerSpec:
+class OptimizerSpec(Spec):
     """How weights move. None is off."""
 
-    name: str = "adamw"
-    learning_rate: float = 1e-3  # at its peak
-    schedule: str = "constant"
-    weight_decay: float | None = None
-    decayed: str = r"kernel|embedding|input|output"  # names of what decays, a regular expression
-    clip: float | None = 1.0  # of the gradient's norm
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    momentum: float | None = None  # of SGD
+    name: Named = choice(lambda: OPTIMIZERS, "adamw")
+    learning_rate: float = field(1e-3, above=0)  # at its peak
+    schedule: Named = call(lambda: SCHEDULES, "constant")
+    weight_decay: float | None = field(None, least=0)
+    decay_mask: str = r"kernel|embedding|input|output"  # names of what decays, as an expression
+    clip: float | None = field(1.0, above=0)  # of the gradient's norm
+    b1: float = rate(0.9)
+    b2: float = rate(0.999)
+    eps: float = field(1e-8, above=0)
+    momentum: float | None = rate(None)  # of SGD
+
+    def check(self) -> None:
+        if self.momentum is not None and self.name != "sgd":
+            raise SpecError(
+                "momentum", f"{{key}}={self.momentum}: 'sgd' has one, {self.name!r} has not"
+            )
+        try:
+            re.compile(self.decay_mask)
+        except re.error as e:
+            raise SpecError(
+                "decay_mask", f"{{key}}={self.decay_mask!r} is no regular expression: {e}"
+            ) from e
 
 
 def sgd(spec: OptimizerSpec) -> optax.GradientTransformation:
@@ -77,45 +89,14 @@ def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
     return optax.partition({"matrix": matrices, "other": adam(spec)}, _labels)
 
 
-OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] = {
-    "sgd": sgd,
-    "adam": adam,
-    "adamw": adam,
-    "adafactor": adafactor,
-    "lion": lion,
-    "muon": muon,
-}
-
-
-def check(spec: OptimizerSpec) -> None:
-    pick(OPTIMIZERS, spec.name, "optimizer.name")
-    read(spec.schedule, SCHEDULES, "optimizer.schedule")
-    if spec.momentum is not None and spec.name != "sgd":
-        raise UserError(f"optimizer.momentum={spec.momentum}: 'sgd' has one, {spec.name!r} has not")
-    for name in ("learning_rate", "eps", "clip"):
-        value = getattr(spec, name)
-        if value is not None and value <= 0:
-            raise UserError(f"optimizer.{name}={value} must be above 0")
-    for name in ("b1", "b2", "momentum"):
-        value = getattr(spec, name)
-        if value is not None and not 0 <= value < 1:
-            raise UserError(f"optimizer.{name}={value} must be in [0, 1)")
-    if spec.weight_decay is not None and spec.weight_decay < 0:
-        raise UserError(f"optimizer.weight_decay={spec.weight_decay} must be at least 0")
-    try:
-        re.compile(spec.decayed)
-    except re.error as e:
-        raise UserError(f"optimizer.decayed={spec.decayed!r} is no regular expression: {e}") from e
-
-
 def numbers(spec: OptimizerSpec) -> dict[str, float]:
     """What the compiled step is given, and may be given otherwise without compiling again."""
-    held = {name: getattr(spec, name) for name in ("learning_rate", "weight_decay", "clip")}
-    return {name: value for name, value in held.items() if value is not None}
+    values = {name: getattr(spec, name) for name in ("learning_rate", "weight_decay", "clip")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def init(spec: OptimizerSpec, params: Tree) -> Tree:
-    return OPTIMIZERS[spec.name](spec).init(params)
+    return spec.name.entry(spec).init(params)
 
 
 def update(
@@ -138,15 +119,15 @@ def update(
         )
     if decays is not None and spec.name == "adam":  # an L2 penalty, as in the paper
         grads, decays = jax.tree.map(jnp.add, grads, decays), None
-    moves, state = OPTIMIZERS[spec.name](spec).update(grads, state, params)
+    moves, state = spec.name.entry(spec).update(grads, state, params)
     if decays is not None:
         moves = jax.tree.map(jnp.add, moves, decays)
-    rate = numbers["learning_rate"] * read(spec.schedule, SCHEDULES, "schedule")(step, steps)
-    return jax.tree.map(lambda p, m: p - rate.astype(p.dtype) * m, params, moves), state
+    speed = numbers["learning_rate"] * spec.schedule.entry(step, steps)
+    return jax.tree.map(lambda p, m: p - speed.astype(p.dtype) * m, params, moves), state
 
 
 def _decays(spec: OptimizerSpec, path: tuple[Any, ...]) -> bool:
-    return re.fullmatch(spec.decayed, _names(path)[-1]) is not None
+    return re.fullmatch(spec.decay_mask, _names(path)[-1]) is not None
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
@@ -186,3 +167,13 @@ def _by_side(moves: Tree, params: Tree) -> Tree:
         return move * (0.2 * math.sqrt(greater))
 
     return jax.tree_util.tree_map_with_path(scale, moves)
+
+
+OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] = {
+    "sgd": sgd,
+    "adam": adam,
+    "adamw": adam,
+    "adafactor": adafactor,
+    "lion": lion,
+    "muon": muon,
+}

@@ -1,145 +1,178 @@
 """One step of training, compiled once for every learning rate, decay, dropout rate and seed."""
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax.struct
 import jax
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.evaluate.metrics import evaluate
-from tfm.objectives.tokens import Batch, inputs_of, losses
+from tfm.checkpoint import evaluated
+from tfm.objectives.base import Batch, Objective
 from tfm.ops.dropout import Dropouts
 from tfm.train import optimizer
 from tfm.train.optimizer import OptimizerSpec
+from tfm.train.spec import TrainSpec
 
 Numbers = Mapping[str, Any]
-State = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StepSpec:
-    """What a step is made of, besides the model and the optimiser."""
+class TrainState(flax.struct.PyTreeNode):
+    """All that a run carries from one step to the next."""
 
-    steps: int
-    accumulate: int = 1  # parts of a batch, one after another, whose gradients are summed
-    ema: float | None = None  # decay of the running mean of the weights that is evaluated
-    label_smoothing: float | None = None
-    not_finite: str = "stop"  # or "skip": what to do about a loss or gradient that is not finite
+    step: Array
+    params: Any
+    model_state: Any  # what a model keeps besides its parameters, as batch statistics
+    opt_state: Any
+    metrics: dict[str, Array]  # sums since the last line of the log
+    skipped: Array  # steps
+    diverged: Array  # the step at which it diverged, or −1
+    ema: Any = None  # the running mean of the parameters
+
+    def items(self) -> dict[str, dict[str, Any]]:
+        """As a checkpoint holds it: what a model is evaluated with, and the rest."""
+        names = ("params", "model_state", "ema")
+        fields = {name: value for name, value in vars(self).items() if value is not None}
+        return {
+            "variables": {name: x for name, x in fields.items() if name in names},
+            "training": {name: x for name, x in fields.items() if name not in names},
+        }
+
+    def variables(self) -> dict[str, Any]:
+        """What the model is evaluated with."""
+        return evaluated(self.items()["variables"])
 
 
-def init(module: nn.Module, opt: OptimizerSpec, spec: StepSpec, batch: Batch, seed: Array) -> State:
+def zero_metrics() -> dict[str, Array]:
+    return {name: jnp.float32(0) for name in ("loss", "correct", "count", "norm", "steps")}
+
+
+def init(
+    module: nn.Module, opt: OptimizerSpec, spec: TrainSpec, batch: Batch, seed: Array
+) -> TrainState:
     """The state before the first step, a function of the seed."""
-    inputs = inputs_of(batch)
-    variables = dict(module.init(jax.random.fold_in(jax.random.key(seed), 0), **inputs))
+    key = jax.random.fold_in(jax.random.key(seed), 0)
+    variables = dict(module.init(key, **batch.inputs))
     params = variables.pop("params")
-    state = {
-        "step": jnp.int32(0),
-        "params": params,
-        "rest": variables,
-        "optimizer": optimizer.init(opt, params),
-        "since": _nothing(),  # the last line of the log
-        "skipped": jnp.int32(0),
-        "diverged": jnp.int32(-1),  # the step at which the run stopped counting, if it did
-    }
-    if spec.ema is not None:
-        state["ema"] = params
-    return state
+    return TrainState(
+        step=jnp.int32(0),
+        params=params,
+        model_state=variables,
+        opt_state=optimizer.init(opt, params),
+        metrics=zero_metrics(),
+        skipped=jnp.int32(0),
+        diverged=jnp.int32(-1),
+        ema=None if spec.ema is None else params,
+    )
 
 
-def _nothing() -> dict[str, Array]:
-    return {name: jnp.float32(0) for name in ("loss", "right", "count", "norm", "steps")}
-
-
-def step(
+def train_step(
     module: nn.Module,
+    objective: Objective,
     opt: OptimizerSpec,
-    spec: StepSpec,
-    state: State,
+    spec: TrainSpec,
+    state: TrainState,
     batch: Batch,
     numbers: Numbers,
-) -> State:
+) -> TrainState:
     """The state after one more batch. `numbers` are the arrays of `numbers_of`."""
-    key = jax.random.fold_in(jax.random.key(numbers["seed"]), state["step"] + 1)
-    total = jnp.sum(next(x for name, x in batch.items() if name.startswith("weights")))
+    key = jax.random.fold_in(jax.random.key(numbers["seed"]), state.step + 1)
+    total = jnp.maximum(jnp.sum(batch.weights), 1)
 
-    def loss(params, rest, part, key):
-        options: dict[str, Any] = {}
-        if numbers["dropout"]:
-            options["dropouts"] = Dropouts(numbers["dropout"], key)
-        if "batch_stats" in rest:
-            options["train"] = True
-        logits: Any
-        logits, rest = module.apply(
-            {"params": params, **rest}, **inputs_of(part), **options, mutable=list(rest)
+    def loss(params, model_state, part, key):
+        dropouts = Dropouts(numbers["dropout"], key) if numbers["dropout"] else None
+        output: Any
+        output, model_state = module.apply(
+            {"params": params, **model_state},
+            **part.inputs,
+            train=True,
+            dropouts=dropouts,
+            capture=("losses",),
+            mutable=list(model_state),
         )
-        sums = losses(logits, part, numbers.get("label_smoothing"))
+        logits, intermediates = output
+        sums = objective.loss(logits, part, numbers.get("label_smoothing"))
         sums = {name: jnp.sum(x) for name, x in sums.items()}
-        wanted = sums.pop("smooth", sums["loss"])
-        return wanted / jnp.maximum(total, 1), (sums, rest)
+        minimised = sums.pop("smoothed", sums["loss"]) / total
+        for auxiliary in intermediates["losses"].values():
+            minimised += auxiliary / spec.accumulate
+        return minimised, (sums, model_state)
 
-    differentiate = jax.grad(loss, has_aux=True)
+    gradient = jax.grad(loss, has_aux=True)
 
-    def one(carry, x):
-        grads, sums, rest = carry
-        part, key = x
-        more, (own, rest) = differentiate(state["params"], rest, part, key)
-        return (jax.tree.map(jnp.add, grads, more), jax.tree.map(jnp.add, sums, own), rest), None
+    def accumulate(carry, part_and_key):
+        grads, sums, model_state = carry
+        own_grads, (own_sums, model_state) = gradient(state.params, model_state, *part_and_key)
+        grads, sums = jax.tree.map(jnp.add, (grads, sums), (own_grads, own_sums))
+        return (grads, sums, model_state), None
 
     if spec.accumulate == 1:
-        grads, (sums, rest) = differentiate(state["params"], state["rest"], batch, key)
+        grads, (sums, model_state) = gradient(state.params, state.model_state, batch, key)
     else:
         parts = jax.tree.map(lambda x: x.reshape(spec.accumulate, -1, *x.shape[1:]), batch)
-        zeros = jax.tree.map(jnp.zeros_like, state["params"])
-        begin = zeros, {name: jnp.float32(0) for name in ("loss", "right", "count")}, state["rest"]
+        zeros = jax.tree.map(jnp.zeros_like, state.params)
+        sums = {name: jnp.float32(0) for name in ("loss", "correct", "count")}
         keys = jax.random.split(key, spec.accumulate)
-        (grads, sums, rest), _ = jax.lax.scan(one, begin, (parts, keys))
+        carry = zeros, sums, state.model_state
+        (grads, sums, model_state), _ = jax.lax.scan(accumulate, carry, (parts, keys))
 
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
     finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
     params, opt_state = optimizer.update(
-        opt, numbers, grads, state["optimizer"], state["params"], state["step"], spec.steps
+        opt, numbers, grads, state.opt_state, state.params, state.step, spec.steps
     )
-    new = {**state, "params": params, "optimizer": opt_state, "rest": rest}
-    since = {**sums, "norm": norm, "steps": jnp.float32(1)}
-    new["since"] = jax.tree.map(jnp.add, state["since"], since)
-    if "ema" in state:
-        ema = numbers["ema"]
-        new["ema"] = jax.tree.map(
-            lambda old, now: ema * old + (1 - ema) * now, state["ema"], params
-        )
-    # A run that has diverged stands still, whenever it is that somebody looks.
-    stands = state["diverged"] >= 0
-    good = finite & ~stands
-    new = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
-    if spec.not_finite == "stop":
-        new["diverged"] = jnp.where(finite | stands, state["diverged"], state["step"])
-    else:
-        new["skipped"] = state["skipped"] + ~finite
-    new["step"] = state["step"] + 1
-    return new
+    own = {**sums, "norm": norm, "steps": jnp.float32(1)}
+    new = state.replace(
+        params=params,
+        model_state=model_state,
+        opt_state=opt_state,
+        metrics=jax.tree.map(jnp.add, state.metrics, own),
+        ema=None if state.ema is None else _mean(state.ema, params, numbers["ema"]),
+    )
+    # A run that has diverged no longer changes, whenever it is that this is noticed.
+    stopped = state.diverged >= 0
+    new = jax.tree.map(lambda a, b: jnp.where(finite & ~stopped, a, b), new, state)
+    if spec.on_nonfinite == "stop":
+        diverged = jnp.where(finite | stopped, state.diverged, state.step)
+        return new.replace(step=state.step + 1, diverged=diverged)
+    return new.replace(step=state.step + 1, skipped=state.skipped + ~finite)
+
+
+def _mean(ema: Any, params: Any, decay: Array) -> Any:
+    return jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, ema, params)
+
+
+def eval_step(
+    module: nn.Module, objective: Objective, variables: Mapping[str, Any], batch: Batch
+) -> dict[str, Array]:
+    """Sums for each example (B): loss, correct answers, count."""
+    logits: Any = module.apply(variables, **batch.inputs)
+    return objective.loss(logits, batch)
 
 
 def numbers_of(
-    opt: OptimizerSpec, spec: StepSpec, rates: Mapping[str, float], seed: int
+    opt: OptimizerSpec, spec: TrainSpec, rates: Mapping[str, float], seed: int
 ) -> Numbers:
     """What of a run is data: the compiled step takes any of these without compiling again."""
-    held = {**optimizer.numbers(opt), "label_smoothing": spec.label_smoothing, "ema": spec.ema}
-    arrays = {name: jnp.float32(value) for name, value in held.items() if value is not None}
-    dropout = {place: jnp.float32(rate) for place, rate in rates.items()}
+    values = {**optimizer.numbers(opt), "label_smoothing": spec.label_smoothing, "ema": spec.ema}
+    arrays = {name: jnp.float32(value) for name, value in values.items() if value is not None}
+    dropout = {site: jnp.float32(rate) for site, rate in rates.items()}
     return {**arrays, "dropout": dropout, "seed": jnp.uint32(seed)}
 
 
 def compiled(
-    module: nn.Module, opt: OptimizerSpec, spec: StepSpec
-) -> tuple[Callable[..., Any], ...]:
-    """init, step and evaluate as jitted functions; the step gives its state's memory on."""
-    start = jax.jit(lambda batch, seed: init(module, opt, spec, batch, seed))
-    go = jax.jit(
-        lambda state, batch, numbers: step(module, opt, spec, state, batch, numbers),
-        donate_argnums=0,
+    module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """init, train_step and eval_step as jitted functions. The state given to a step is donated."""
+    return (
+        jax.jit(lambda batch, seed: init(module, opt, spec, batch, seed)),
+        jax.jit(
+            lambda state, batch, numbers: train_step(
+                module, objective, opt, spec, state, batch, numbers
+            ),
+            donate_argnums=0,
+        ),
+        jax.jit(lambda variables, batch: eval_step(module, objective, variables, batch)),
     )
-    look = jax.jit(lambda variables, batch: evaluate(module, variables, batch))
-    return start, go, look

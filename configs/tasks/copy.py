@@ -1,0 +1,41 @@
+"""A sequence, and the same again: attention must look at the position that it has reached.
+
+An encoder–decoder with sinusoidal positions.
+
+  tfm train --config=configs/tasks/copy.py --workdir=runs/copy
+
+takes 23 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
+1.000 in validation, 1.000 in test.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({
+        "objective": "seq2seq",
+        "model": {
+            "family": "encoder_decoder",
+            "width": 64,
+            "layers": 2,
+            "max_length": 64,
+            "position": {"scheme": "sinusoidal"},
+            "tied": False,
+            "attention": {"heads": 2},
+            "feedforward": {"width": 128},
+            "init": {"embedding": "normal(stddev=1.0)"},
+        },
+        "data": {
+            "dataset": "copy(length=12, vocab=19)",
+            "examples": 100_000,
+            "valid_examples": 500,
+            "batch": 64,
+        },
+        "optimizer": {
+            "learning_rate": 3e-3,
+            "schedule": "cosine(warmup=100, final=0.0)",
+            "weight_decay": 0.1,
+            "b2": 0.98,
+        },
+        "train": {"steps": 1000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip

@@ -1,0 +1,35 @@
+"""Brackets that match: which one closes?  Dyck-(4, 4), Hewitt et al. 2020.
+
+A GRU, whose state must hold the brackets that are open.
+
+  tfm train --config=configs/tasks/dyck.py --workdir=runs/dyck
+
+takes 46 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
+1.000 in validation, 1.000 in test.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({
+        "objective": "next_token",
+        "model": {
+            "family": "recurrent",
+            "cell": "gru",
+            "width": 64,
+            "hidden": 128,
+        },
+        "data": {
+            "dataset": "dyck(length=32, depth=4)",
+            "examples": 100_000,
+            "valid_examples": 500,
+            "batch": 64,
+        },
+        "optimizer": {
+            "learning_rate": 3e-3,
+            "schedule": "cosine(warmup=100, final=0.0)",
+            "b2": 0.98,
+        },
+        "train": {"steps": 3000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip

@@ -1,0 +1,41 @@
+"""… A B … A → B: what followed last time follows again.  Olsson et al. 2022.
+
+A decoder of two layers: one finds the token before, the other finds where it stood.
+
+  tfm train --config=configs/tasks/induction.py --workdir=runs/induction
+
+takes 53 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
+1.000 in validation, 1.000 in test.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({
+        "objective": "next_token",
+        "model": {
+            "family": "decoder",
+            "width": 64,
+            "layers": 2,
+            "max_length": 64,
+            "position": {"scheme": "rotary"},
+            "tied": False,
+            "attention": {"heads": 2},
+            "feedforward": {"width": 128},
+            "init": {"embedding": "normal(stddev=1.0)"},
+        },
+        "data": {
+            "dataset": "induction(length=32, vocab=20)",
+            "examples": 100_000,
+            "valid_examples": 500,
+            "batch": 64,
+        },
+        "optimizer": {
+            "learning_rate": 3e-3,
+            "schedule": "cosine(warmup=100, final=0.0)",
+            "weight_decay": 0.1,
+            "b2": 0.98,
+        },
+        "train": {"steps": 2000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip

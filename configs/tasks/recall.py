@@ -1,0 +1,42 @@
+"""Keys with their values, then a key: what is its value?  Associative recall, Ba et al. 2016.
+
+A decoder. Without attention it cannot look anything up: 0.000 with
+--config.model.attention.score=none.
+
+  tfm train --config=configs/tasks/recall.py --workdir=runs/recall
+
+takes 56 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
+1.000 in validation, 1.000 in test.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({
+        "objective": "next_token",
+        "model": {
+            "family": "decoder",
+            "width": 64,
+            "layers": 2,
+            "max_length": 64,
+            "position": {"scheme": "rotary"},
+            "tied": False,
+            "attention": {"heads": 2},
+            "feedforward": {"width": 128},
+            "init": {"embedding": "normal(stddev=1.0)"},
+        },
+        "data": {
+            "dataset": "recall(length=32, pairs=4, vocab=64)",
+            "examples": 100_000,
+            "valid_examples": 500,
+            "batch": 64,
+        },
+        "optimizer": {
+            "learning_rate": 3e-3,
+            "schedule": "cosine(warmup=100, final=0.0)",
+            "weight_decay": 0.1,
+            "b2": 0.98,
+        },
+        "train": {"steps": 2000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip

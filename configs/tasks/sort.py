@@ -1,0 +1,41 @@
+"""Numbers, and the same in order: each place must count what is smaller.
+
+An encoder that gives the number that belongs at each place.
+
+  tfm train --config=configs/tasks/sort.py --workdir=runs/sort
+
+takes 18 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
+1.000 in validation, 1.000 in test.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({
+        "objective": "tag",
+        "model": {
+            "family": "encoder",
+            "width": 64,
+            "layers": 2,
+            "max_length": 64,
+            "position": {"scheme": "sinusoidal"},
+            "outputs": ("tag",),
+            "attention": {"heads": 2},
+            "feedforward": {"width": 128},
+            "init": {"embedding": "normal(stddev=1.0)"},
+        },
+        "data": {
+            "dataset": "sort(length=12, vocab=19)",
+            "examples": 100_000,
+            "valid_examples": 500,
+            "batch": 64,
+        },
+        "optimizer": {
+            "learning_rate": 3e-3,
+            "schedule": "cosine(warmup=100, final=0.0)",
+            "weight_decay": 0.1,
+            "b2": 0.98,
+        },
+        "train": {"steps": 2000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip

@@ -1,0 +1,202 @@
+"""Decoding from a cache gives the logits of the full pass, however the tokens are cut."""
+
+import dataclasses
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from tests.helpers.by_hand import init
+from tests.helpers.quick import jit
+from tfm.layers.mixers import MIXERS, attention
+from tfm.models import build
+from tfm.models.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    EncoderDecoderSpec,
+    FeedForwardSpec,
+    PositionSpec,
+    RecurrentSpec,
+    SeqToSeqSpec,
+)
+from tfm.names import UserError
+from tfm.ops.positions import POSITIONS, Position
+from tfm.ops.scores import SCORES, Score
+
+VOCAB, LENGTH, ROOM = 11, 7, 9
+RNG = np.random.default_rng(0)
+TOKENS, SOURCE = RNG.integers(0, VOCAB, (3, LENGTH)), RNG.integers(0, VOCAB, (3, 5))
+SOURCE_VALID = np.arange(5)[None] < np.array([[5], [2], [4]])
+VECTORS = RNG.normal(size=(3, 4)).astype(np.float32)
+CUTS = {"one by one": range(LENGTH + 1), "a chunk at last": (0, 1, 2, 3, 7), "at once": (0, 7)}
+
+
+def transformer(cls, scheme="sinusoidal", share=True, heads=2, **changes):
+    names = ("kv_heads", "value_width", "score", "qk_norm", "normalizer")
+    attention = {name: changes.pop(name) for name in names if name in changes}
+    spec = cls(
+        vocab=VOCAB, width=8, layers=2, max_length=12,
+        attention=AttentionSpec(heads=heads, **attention),
+        feedforward=FeedForwardSpec(width=12),
+        position=PositionSpec(scheme=scheme, share=share),
+        **changes,
+    )  # fmt: skip
+    return build.model(spec)
+
+
+def recurrent(**options):
+    return build.model(RecurrentSpec(vocab=VOCAB, width=6, hidden=5, **options))
+
+
+def seq2seq(attention=None, **options):
+    attention = attention and AttentionSpec(**attention)
+    return build.model(
+        SeqToSeqSpec(vocab=VOCAB, width=6, hidden=6, max_length=8, attention=attention, **options)
+    )
+
+
+def decoder(**changes):
+    return transformer(DecoderSpec, **changes)
+
+
+def both(**changes):
+    return transformer(EncoderDecoderSpec, **changes)
+
+
+MODELS = {
+    **{f"decoder-{scheme}": lambda scheme=scheme: decoder(scheme=scheme) for scheme in POSITIONS},
+    "decoder-own-relative": lambda: decoder(scheme="relative", share=False, scan=False),
+    "decoder-unrolled": lambda: decoder(scheme="learned", scan=False),
+    "decoder-remat": lambda: decoder(scheme="rotary", remat="full"),
+    "decoder-window": lambda: decoder(scheme="rotary", mask="causal & window(left=2)"),
+    "decoder-strided": lambda: decoder(
+        scheme="alibi", mask="causal & (strided(stride=3) | window(left=1))"
+    ),
+    "decoder-global": lambda: decoder(mask="causal & (window(left=1) | global_tokens(count=1))"),
+    "decoder-prefix": lambda: decoder(mask="causal & (window(left=1) | prefix(length=2))"),
+    "decoder-grouped": lambda: decoder(
+        scheme="rotary", heads=4, kv_heads=2, value_width=3, qk_norm=True
+    ),
+    "decoder-static": lambda: decoder(score="static", normalizer="sigmoid"),
+    "decoder-linear": lambda: decoder(score="linear"),
+    "decoder-without-attention": lambda: decoder(score="none"),
+    "both": lambda: both(scheme="relative", decoder_scheme="relative(bidirectional=False)"),
+    "both-unrolled": lambda: both(scan=False, decoder_layers=3, kv_heads=1),
+    "recurrent": lambda: recurrent(layers=2),
+    "recurrent-from-a-vector": lambda: recurrent(shape="1:N", vector=4, cell="gru"),
+    "seq2seq": seq2seq,
+    "seq2seq-luong-last-state": lambda: seq2seq(decoder="luong", cell="rnn"),
+    "seq2seq-bahdanau": lambda: seq2seq({"heads": 2, "score": "static"}, layers=2),
+    "seq2seq-luong": lambda: seq2seq(
+        {"heads": 1, "score": "bilinear"}, decoder="luong", cell="lstm"
+    ),
+}
+
+
+def inputs(module):
+    """What the full pass is given beside the tokens; what the cache is started with."""
+    if module.spec.family in ("encoder_decoder", "seq2seq"):
+        given = {"source_BS": SOURCE, "source_valid_BS": SOURCE_VALID}
+        return given, given
+    vector = {"vector_BD": VECTORS} if getattr(module.spec, "vector", None) else {}
+    return vector, {"batch": 3, **vector}
+
+
+def prepare(module):
+    """Parameters, logits of the full pass, an empty cache, and a compiled step."""
+    given, begin = inputs(module)
+    name = "decoder_input_BT" if "source_BS" in given else "tokens_BT"
+    tree = init(module, **given, **{name: TOKENS})
+    whole = jit(lambda tree: module.apply(tree, **given, **{name: TOKENS}))(tree)
+    start = jit(lambda tree: module.apply(tree, **begin, length=ROOM, method="init_cache"))
+    step = jit(
+        lambda tokens, cache, valid=None: module.apply(
+            tree, tokens, cache, valid_BT=valid, method="decode"
+        )
+    )
+    return whole, start(tree), step
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decoding_gives_the_logits_of_the_full_pass(name):
+    whole, empty, step = prepare(MODELS[name]())
+    for cuts in CUTS.values():
+        cache, found = empty, []
+        for begin, end in itertools.pairwise(cuts):
+            valid = np.ones((3, 4), bool) if end - begin == 4 else None
+            logits, cache = step(TOKENS[:, begin:end], cache, valid)
+            found.append(logits)
+        np.testing.assert_allclose(jnp.concatenate(found, 1), whole, atol=1e-5)
+
+    # Prompts of different lengths, with padding last; then two tokens more for each.
+    lengths = np.array([2, 4, 3])
+    valid = np.arange(4)[None] < lengths[:, None]
+    junk = np.where(valid, TOKENS[:, :4], 5)
+    logits, cache = step(junk, empty, valid)
+    for row, length in enumerate(lengths):
+        np.testing.assert_allclose(logits[row, :length], whole[row, :length], atol=1e-5)
+    for more in (0, 1):
+        token = np.take_along_axis(TOKENS, lengths[:, None] + more, 1)
+        logits, cache = step(token, cache)
+        wanted = whole[np.arange(3), lengths + more]
+        np.testing.assert_allclose(logits[:, 0], wanted, atol=1e-5)
+
+
+def test_every_family_that_writes_is_here():
+    writes = {name for name, model in build.MODELS.items() if hasattr(model, "decode")}
+    assert writes == {make().spec.family for make in MODELS.values()}
+
+
+def test_a_cache_that_is_too_short_gives_nan():
+    """Of those examples alone that go beyond it."""
+    _, cache, step = prepare(decoder())
+    _, cache = step(TOKENS, cache)
+    valid = np.arange(3)[None] < np.array([[1], [2], [3]])
+    logits, _ = step(TOKENS[:, :3], cache, valid)
+    assert np.all(np.isfinite(logits[:2, :1]))
+    assert np.all(np.isnan(logits[2]))
+
+
+def test_the_cache_is_of_the_models_precision():
+    module = decoder(dtype="bfloat16", kv_heads=1)
+    layers = module.init_cache(3, ROOM).layers["mixer"]
+    assert {x.dtype for x in jax.tree.leaves(layers)} == {jnp.dtype("bfloat16")}
+    assert layers["k_BSGK"].shape == (2, 3, ROOM, 1, 4)
+
+
+def whole_sequence():
+    return dataclasses.replace(attention(), cacheable=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: decoder(mask="everything"), "mask='everything' shows later tokens"),
+        (lambda: decoder(mask="causal | prefix(length=2)"), "mask='causal | prefix.* shows later"),
+        (lambda: decoder(mask="window(left=2, right=1)"), "mask='window.* shows later tokens"),
+        (lambda: decoder(mixer="whole"), "mixer='whole' mixes the whole sequence at once"),
+        (lambda: decoder(scheme="ahead"), "position.scheme='ahead' changes as the sequence grows"),
+        (lambda: decoder(score="later"), "attention.score='later' is not cacheable"),
+        (lambda: decoder(scheme="learned"), "length 20 is beyond max_length=12"),
+        (lambda: both(decoder_mask="everything"), "mask='everything' shows later tokens"),
+        (lambda: recurrent(bidirectional=True), "reads whole sequences"),
+        (lambda: recurrent(shape="N:1"), "reads whole sequences"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_with_the_reason(make, message, monkeypatch):
+    monkeypatch.setitem(MIXERS, "whole", whole_sequence)
+    monkeypatch.setitem(POSITIONS, "ahead", lambda: Position(cacheable=False))
+    later = Score(SCORES["dot"].fn, cacheable=False)
+    monkeypatch.setitem(SCORES, "later", later)
+    module = make()
+    _, begin = inputs(module)
+    with pytest.raises(UserError, match=message):
+        jax.eval_shape(
+            lambda: module.init(jax.random.key(0), **begin, length=20, method="init_cache")
+        )
+
+
+def test_a_position_of_the_library_never_depends_on_later_tokens():
+    assert all(make().cacheable for make in POSITIONS.values())

@@ -1,0 +1,261 @@
+"""Each form of data under each objective, written out by hand."""
+
+import numpy as np
+import pytest
+
+from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.data.datasets import open_dataset
+from tfm.data.order import Epochs
+from tfm.names import UserError, read
+from tfm.objectives.batches import eval_batches, train_batch
+from tfm.objectives.table import OBJECTIVES, accepting
+
+
+def ragged(*rows):
+    return Ragged(np.concatenate([np.array(row) for row in rows]), np.array(list(map(len, rows))))
+
+
+def flat(*rows):
+    return np.concatenate([np.array(row) for row in rows])
+
+
+def data(form, examples, **facts):
+    base = dict(form=form, vocab=10, max_length=3, count=2)
+    return Dataset(read=lambda rows: examples, **base | facts)
+
+
+TOKENS = ragged([5, 6, 7], [8, 9])
+PAIRS = data("pairs", Examples(tokens=TOKENS, target=ragged([7], [5, 6])), max_target=2)
+EQUAL = data(
+    "pairs", Examples(tokens=TOKENS, target=ragged([7, 6, 5], [9, 8])), max_target=3, aligned=True
+)
+LABELS = data("labels", Examples(tokens=TOKENS, labels=np.array([0, 2])), classes=3)
+TAGS = data(
+    "tags",
+    Examples(tokens=TOKENS, tags=flat([6, 7, 8], [9, 3]), scored=flat([0, 1, 1], [1, 0]) > 0),
+)
+TEXT = data("text", Examples(tokens=TOKENS))
+SOME = data("text", Examples(tokens=TOKENS, scored=flat([1, 0, 1], [0, 1]) > 0))
+VECTORS = data(
+    "vectors", Examples(tokens=TOKENS, vectors=np.array([[0.5, 1], [2, 3]], np.float32)), vector=2
+)
+FORMS = {
+    "pairs": PAIRS,
+    "equal": EQUAL,
+    "labels": LABELS,
+    "tags": TAGS,
+    "text": TEXT,
+    "some": SOME,
+    "vectors": VECTORS,
+}
+SAME = {"tokens_BT": [[5, 6, 7], [8, 9, 0]], "valid_BT": [[1, 1, 1], [1, 1, 0]]}
+BOTH = {"source_BS": SAME["tokens_BT"], "source_valid_BS": SAME["valid_BT"]}
+AS_TAGGED = {**SAME, "labels": [[6, 7, 8], [9, 3, 0]], "weights": [[0, 1, 1], [1, 0, 0]]}
+NEXT = {
+    "tokens_BT": [[5, 6], [8, 9]],
+    "valid_BT": [[1, 1], [1, 0]],
+    "labels": [[6, 7], [9, 0]],
+}
+
+WANTED = {
+    "pairs, next_token": {
+        "tokens_BT": [[5, 6, 7, 1, 7, 0], [8, 9, 1, 5, 6, 0]],
+        "valid_BT": [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0]],
+        "labels": [[0, 0, 0, 7, 2, 0], [0, 0, 5, 6, 2, 0]],
+        "weights": [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]],
+    },
+    "pairs, seq2seq": {
+        **BOTH,
+        "decoder_input_BT": [[1, 7, 0], [1, 5, 6]],
+        "decoder_valid_BT": [[1, 1, 0], [1, 1, 1]],
+        "labels": [[7, 2, 0], [5, 6, 2]],
+        "weights": [[1, 1, 0], [1, 1, 1]],
+    },
+    "equal, tag": {
+        **SAME,
+        "labels": [[7, 6, 5], [9, 8, 0]],
+        "weights": [[1, 1, 1], [1, 1, 0]],
+    },
+    "labels, next_token": {
+        "tokens_BT": [[5, 6, 7, 1], [8, 9, 1, 0]],
+        "valid_BT": [[1, 1, 1, 1], [1, 1, 1, 0]],
+        "labels": [[0, 0, 0, 3], [0, 0, 5, 0]],
+        "weights": [[0, 0, 0, 1], [0, 0, 1, 0]],
+    },
+    "labels, seq2seq": {
+        **BOTH,
+        "decoder_input_BT": [[1], [1]],
+        "decoder_valid_BT": [[1], [1]],
+        "labels": [[3], [5]],
+        "weights": [[1], [1]],
+    },
+    "labels, classify": {**SAME, "labels": [0, 2], "weights": [1, 1]},
+    "tags, next_token": AS_TAGGED,
+    "tags, tag": AS_TAGGED,
+    "text, next_token": {**NEXT, "weights": [[1, 1], [1, 0]]},
+    "some, next_token": {**NEXT, "weights": [[0, 1], [1, 0]]},
+    "vectors, vector_to_sequence": {
+        "tokens_BT": [[1, 5, 6, 7], [1, 8, 9, 0]],
+        "valid_BT": [[1, 1, 1, 1], [1, 1, 1, 0]],
+        "vector_BD": [[0.5, 1], [2, 3]],
+        "labels": [[5, 6, 7, 2], [8, 9, 2, 0]],
+        "weights": [[1, 1, 1, 1], [1, 1, 1, 0]],
+    },
+}
+
+
+def kind(name):
+    if name == "weights" or "vector" in name:
+        return "float32"
+    return "bool" if "valid" in name else "int32"
+
+
+@pytest.mark.parametrize("case", WANTED)
+def test_by_hand(case):
+    form, objective = case.split(", ")
+    (batch,) = eval_batches(OBJECTIVES[objective], FORMS[form], 2)
+    made = {**batch.inputs, "labels": batch.labels, "weights": batch.weights}
+    assert list(made) == list(WANTED[case])
+    for name, wanted in WANTED[case].items():
+        np.testing.assert_array_equal(made[name], np.array(wanted), err_msg=name)
+        assert made[name].dtype == kind(name), name
+
+
+def test_shown_or_refused():
+    shown = {f"{form}, {name}" for form, dataset in FORMS.items() for name in accepting(dataset)}
+    random = {f"{form}, {name}" for form in ("text", "some") for name in ("masked_lm", "word2vec")}
+    assert shown == set(WANTED) | random | {"equal, next_token", "equal, seq2seq"}
+
+
+@pytest.mark.parametrize(
+    ("form", "objective", "message"),
+    [
+        ("pairs", "tag", "needs a target for each position of the source"),
+        ("pairs", "classify", "needs labels, but the data are pairs"),
+        ("labels", "tag", "needs pairs or tags, but the data are labels"),
+        ("text", "tag", "would show the wanted tokens"),
+        ("vectors", "next_token", "but the data are vectors"),
+    ],
+)
+def test_refusals_say_why(form, objective, message):
+    assert message in OBJECTIVES[objective].refuses(FORMS[form])
+
+
+def assert_equal(one, other):
+    for name in one.inputs:
+        np.testing.assert_array_equal(one.inputs[name], other.inputs[name])
+    np.testing.assert_array_equal(one.labels, other.labels)
+    np.testing.assert_array_equal(one.weights, other.weights)
+
+
+RANDOM = ["masked_lm", "word2vec(kind='cbow')", "word2vec(negatives=3)"]
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_what_is_random_is_a_function_of_seed_and_step(name):
+    dataset, objective = open_dataset("dyck(length=8)", "train", 50), read(name, OBJECTIVES, "")
+    plan = Epochs(50, 8, 1)
+    there = [train_batch(objective, dataset, plan, 1, step) for step in range(5)]
+    back = [train_batch(objective, dataset, plan, 1, step) for step in reversed(range(5))][::-1]
+    for one, other in zip(there, back, strict=True):
+        assert_equal(one, other)
+    same_rows = train_batch(objective, dataset, plan, 2, 0)  # another seed of the objective alone
+    with pytest.raises(AssertionError):
+        assert_equal(there[0], same_rows)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 16])
+def test_evaluation_takes_each_example_once(size):
+    objective, dataset = OBJECTIVES["seq2seq"], open_dataset("sort(length=4)", "valid", 15)
+    (whole,) = eval_batches(objective, dataset, 15)
+    batches = list(eval_batches(objective, dataset, size))
+    assert len(batches) == -(-15 // size)
+    assert {batch.labels.shape for batch in batches} == {(size, 5)}
+    labels = np.concatenate([batch.labels for batch in batches])
+    weights = np.concatenate([batch.weights for batch in batches])
+    np.testing.assert_array_equal(labels[:15], whole.labels)
+    np.testing.assert_array_equal(weights[:15], whole.weights)
+    assert not np.any(weights[15:])
+    assert np.all(weights[:15] == 1)
+
+
+def uniform_text(vocab, rows=4000, length=21):
+    rng = np.random.default_rng(0)
+    tokens = Ragged.of(rng.integers(0, vocab, (rows, length)))
+    return data("text", Examples(tokens=tokens), vocab=vocab, max_length=length, count=rows)
+
+
+def test_masked_lm_has_the_shares_of_bert():
+    """15 % are predicted; of those 80 % are masked, 10 % random, 10 % as they were."""
+    vocab = 50
+    dataset = uniform_text(vocab)
+    (batch,) = eval_batches(read("masked_lm", OBJECTIVES, ""), dataset, len(dataset))
+    tokens, labels, chosen = batch.inputs["tokens_BT"], batch.labels, batch.weights > 0
+    np.testing.assert_array_equal(labels, dataset.take(np.arange(4000)).tokens.padded(21)[:, :-1])
+    np.testing.assert_array_equal(tokens[~chosen], labels[~chosen])
+    assert np.mean(chosen) == pytest.approx(0.15, abs=0.005)
+    masked, kept = tokens[chosen] == vocab, tokens[chosen] == labels[chosen]
+    assert np.mean(masked) == pytest.approx(0.8, abs=0.015)
+    assert np.mean(kept) == pytest.approx(0.1 + 0.1 / vocab, abs=0.015)
+    other = tokens[chosen][~masked & ~kept]
+    assert len(np.unique(other)) == vocab
+    assert OBJECTIVES["masked_lm"]().sizes(dataset) == {"vocab": vocab + 1}
+
+
+def test_masked_lm_predicts_only_what_is_scored():
+    dataset = open_dataset("dyck(length=16)", "valid", 200)
+    objective = read("masked_lm(rate=0.5, masked=1.0, random=0.0)", OBJECTIVES, "")
+    (batch,) = eval_batches(objective, dataset, 200)
+    assert np.all(batch.labels[batch.weights > 0] >= 7)
+    assert set(batch.inputs["tokens_BT"][batch.weights > 0]) == {dataset.vocab}
+
+
+@pytest.mark.parametrize(("options", "negatives"), [("", None), (", negatives=4", 4)])
+@pytest.mark.parametrize("kind", ["skip_gram", "cbow"])
+def test_word2vec_takes_words_that_stand_near(kind, options, negatives):
+    """In a text that counts, the distance of two words is their difference."""
+    start = np.arange(0, 3000, 30)[:, None]
+    dataset = data(
+        "text",
+        Examples(tokens=Ragged.of(start + np.arange(30))),
+        vocab=3000,
+        max_length=30,
+        count=100,
+    )
+    objective = read(f"word2vec(kind={kind!r}, window=3{options})", OBJECTIVES, "")
+    batches = [train_batch(objective, dataset, Epochs(100, 100, 0), 0, step) for step in range(30)]
+    distances = []
+    for batch in batches:
+        words, labels = batch.inputs["words_BC"], batch.labels
+        if negatives:
+            candidates = batch.inputs["candidates_BN"]
+            assert candidates.shape == (100, 1 + negatives)
+            assert not np.any(labels)
+            labels = candidates[:, 0]
+        valid = batch.inputs.get("valid_BC", np.ones(words.shape, bool))
+        assert np.all(valid.any(1))
+        assert words.shape[1] == (1 if kind == "skip_gram" else 6)
+        distances.append((words - labels[:, None])[valid])
+        assert np.all((words // 30 == labels[:, None] // 30)[valid])
+    found, counts = np.unique(np.concatenate(distances), return_counts=True)
+    assert found.tolist() == [-3, -2, -1, 1, 2, 3]
+    # The width is drawn from 1 to 3: a pair at distance 1 is always inside, at 3 once in three.
+    nearer = counts[[2, 3]].sum() / counts[[0, 5]].sum()
+    expected = {"skip_gram": (1 / 2 + 1 / 4 + 1 / 6) / (1 / 6), "cbow": 3.0}[kind]
+    assert nearer == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("masked_lm(rate=0.0)", "masked_lm: rate=0.0 must be between 0 and 1"),
+        ("masked_lm(masked=0.9, random=0.2)", "must be shares of 1"),
+        ("word2vec(kind='glove')", "unknown kind 'glove'"),
+        ("word2vec(window=0)", "word2vec: window=0 must be at least 1"),
+        ("tag(x=1)", "'tag' has no option 'x'"),
+        ("seqseq", "unknown objective 'seqseq'; did you mean 'seq2seq'"),
+    ],
+)
+def test_bad_options_are_named(name, message):
+    with pytest.raises(UserError, match=message):
+        read(name, OBJECTIVES, "objective")

@@ -1,0 +1,103 @@
+"""What a config leaves open comes from the data."""
+
+import dataclasses
+
+import pytest
+
+from tfm.data.datasets import open_dataset
+from tfm.names import UserError, read
+from tfm.objectives.table import OBJECTIVES, open_sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The fields that specs of several families have."""
+
+    family: str = "encoder"
+    vocab: int | None = None
+    classes: int | None = None
+    outputs: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrent:
+    family: str = "recurrent"
+    vocab: int | None = None
+    classes: int | None = None
+    shape: str | None = None
+    vector: int | None = None
+    bidirectional: bool = False
+    tied: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoder:
+    family: str = "decoder"
+    vocab: int | None = None
+
+
+def opened(model, objective, text):
+    return open_sizes(model, read(objective, OBJECTIVES, ""), open_dataset(text, "train", 9))
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "text", "changes"),
+    [
+        (Decoder(), "next_token", "copy(vocab=9)", dict(vocab=9)),
+        (Decoder(vocab=12), "next_token", "copy(vocab=9)", {}),
+        (Decoder(), "next_token", "addition(p=11)", dict(vocab=15)),
+        (Decoder(), "seq2seq", "listops", dict(vocab=18)),
+        (Model(), "tag", "sort(vocab=9)", dict(vocab=9, classes=9, outputs=("tag",))),
+        (Model(classes=20), "classify", "parity", dict(vocab=5, outputs=("classify",))),
+        (Model(), "masked_lm", "dyck", dict(vocab=12, outputs=("masked_lm",))),
+        (Recurrent(), "classify", "parity", dict(vocab=5, classes=2, shape="N:1")),
+        (Recurrent(), "next_token", "dyck", dict(vocab=11, shape="N:N")),
+        (Recurrent(tied=True), "tag", "recall(vocab=64)", dict(vocab=64, shape="N:N")),
+        (
+            Recurrent(),
+            "vector_to_sequence",
+            "spell(length=2, vocab=8)",
+            dict(vocab=8, shape="1:N", vector=10),
+        ),
+    ],
+)
+def test_open_sizes(model, objective, text, changes):
+    assert opened(model, objective, text) == dataclasses.replace(model, **changes)
+
+
+def test_classes_as_tokens_follow_the_special_ids():
+    """Labels from 0 to 9 are written as 3 to 12, whatever the ids that are read."""
+    dataset = dataclasses.replace(open_dataset("listops", "train", 9), vocab=11, classes=10)
+    assert OBJECTIVES["seq2seq"].sizes(dataset) == {"vocab": 13}
+    assert OBJECTIVES["next_token"].sizes(dataset) == {"vocab": 13}
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "text", "message"),
+    [
+        (Decoder(vocab=5), "next_token", "copy", "model.vocab=5: the data need at least 32"),
+        (Model(classes=1), "classify", "parity", "model.classes=1: the data need at least 2"),
+        (
+            Model(outputs=("tag",)),
+            "classify",
+            "parity",
+            r"model.outputs=\('tag',\): the objective needs \('classify',\)",
+        ),
+        (Recurrent(shape="N:1"), "tag", "copy", "model.shape='N:1': the objective needs 'N:N'"),
+        (
+            Recurrent(bidirectional=True),
+            "next_token",
+            "dyck",
+            "model.bidirectional=True: the objective needs False",
+        ),
+        (
+            Recurrent(shape="1:N", vector=9),
+            "vector_to_sequence",
+            "spell",
+            "model.vector=9: the data need exactly 40",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(model, objective, text, message):
+    with pytest.raises(UserError, match=message):
+        opened(model, objective, text)

@@ -1,0 +1,121 @@
+"""`tfm ls`: runs in every state, imported models, and folders that are no runs or are damaged."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from tfm import config
+from tfm.cli import main
+from tfm.folder import Folder
+from tfm.names import UserError
+from tfm.report import ls
+from tfm.train import loop, spec
+
+SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
+
+
+class Silent:
+    def line(self, line): ...
+
+    def message(self, text): ...
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A real run, from which the others are made."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    argv = [f"--config={SMALL}:recurrent", "--config.train.steps=20"]
+    run = spec.read(config.from_command_line(argv, spec.RunSpec))
+    return folder, loop.train(run, str(folder), Silent())
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    source, _ = trained
+    skip = shutil.ignore_patterns("checkpoints", "tensorboard")
+    names = ["done", "sweep/half", "sweep/broken", "sweep/gone", "sweep/diverged", "bad/log"]
+    for name in names:
+        shutil.copytree(source, tmp_path / name, ignore=skip)
+    (tmp_path / "sweep" / "sweep.json").write_text("{}")
+    (tmp_path / "sweep" / "workers").mkdir()
+    (tmp_path / "sweep" / "never").mkdir()
+    (tmp_path / "sweep" / "never" / "failure.json").write_text('{"error": "no data"}')
+    half = tmp_path / "sweep" / "half"
+    lines = (half / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] <= 12]
+    (half / "metrics.jsonl").write_text("".join(kept) + '{"step": 13, "spl')  # killed here
+    (half / "summary.json").unlink()
+    for name in ("broken", "gone"):
+        (tmp_path / "sweep" / name / "summary.json").unlink()
+    (tmp_path / "sweep" / "gone" / "metrics.jsonl").unlink()
+    (tmp_path / "sweep" / "broken" / "failure.json").write_text('{"error": "it broke"}')
+    diverged = json.loads((tmp_path / "done" / "summary.json").read_text())
+    diverged |= {"status": "diverged", "best": None, "valid": None}
+    (tmp_path / "sweep" / "diverged" / "summary.json").write_text(json.dumps(diverged))
+    (tmp_path / "bad" / "log" / "summary.json").unlink()
+    (tmp_path / "bad" / "log" / "metrics.jsonl").write_text('{"step": 3}\n')
+    foreign = {"half_json": '{"model": ', "list": "[1]", "other": '{"model_type": "gpt2"}',
+               "odd": '{"model": {"family": "decoder"}, "data": 3}'}  # fmt: skip
+    for name, text in foreign.items():
+        (tmp_path / "bad" / name).mkdir()
+        (tmp_path / "bad" / name / "config.json").write_text(text)
+    (tmp_path / "imported").mkdir()
+    (tmp_path / "imported" / "config.json").write_text('{"model": {"family": "encoder"}}')
+    (tmp_path / "pictures" / "deep" / "deeper").mkdir(parents=True)
+    (tmp_path / ".hidden").mkdir()
+    return tmp_path
+
+
+def test_every_state_is_shown(folder, trained):
+    _, summary = trained
+    found = {run.name: run for run in ls.runs(str(folder))}
+    assert {name: run.status for name, run in found.items()} == {
+        "done": "done", "sweep/half": "unfinished", "sweep/broken": "failed",
+        "sweep/gone": "unfinished", "sweep/never": "failed", "sweep/diverged": "diverged",
+        "imported": "imported", "pictures": "?", "bad/log": "?", "bad/half_json": "?",
+        "bad/list": "?", "bad/other": "?", "bad/odd": "?",
+    }  # fmt: skip
+    done = found["done"]
+    assert (done.family, done.objective) == ("recurrent", "next_token")
+    assert done.dataset == "copy(length=4, vocab=8)"
+    assert (done.step, done.steps, done.best) == (20, 20, summary["best"])
+    half = found["sweep/half"]
+    assert (half.step, half.steps, half.best["step"]) == (12, 20, 10)
+    assert (found["sweep/gone"].step, found["sweep/gone"].best) == (0, None)
+    reasons = {name: run.reason for name, run in found.items() if run.reason}
+    assert reasons["sweep/broken"] == "it broke"
+    assert reasons["sweep/never"] == "no data"
+    assert reasons["pictures"] == "no run: it has no config.json"
+    assert "config.json is not JSON" in reasons["bad/half_json"]
+    assert "config.json holds a list" in reasons["bad/list"]
+    assert "config.json has no model" in reasons["bad/other"]
+    assert "cannot be read: no key 'split'" in reasons["bad/log"]
+    assert "cannot be read" in reasons["bad/odd"]
+
+
+def test_a_run_that_is_written_to_is_running(folder):
+    with Folder(folder / "sweep" / "half").lock():
+        assert {run.name: run.status for run in ls.runs(str(folder))}["sweep/half"] == "running"
+    (run,) = ls.runs(str(folder / "sweep" / "half"))  # a run itself
+    assert (run.name, run.status) == ("half", "unfinished")
+
+
+def test_the_command_prints_a_table_or_json(folder, capsys, monkeypatch):
+    assert main(["ls", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (done,) = (line for line in lines if line.startswith("done "))
+    assert "recurrent · next_token · copy(length=4, vocab=8)" in done
+    assert "20 of 20" in done
+    assert main(["ls", "--json", str(folder)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {run["name"] for run in found} == {run.name for run in ls.runs(str(folder))}
+    monkeypatch.chdir(folder)
+    assert main(["ls"]) == 2
+    assert "no folder runs" in capsys.readouterr().err
+    (folder / "runs").mkdir()
+    assert main(["ls"]) == 0
+    assert "no runs in runs" in capsys.readouterr().out
+    with pytest.raises(UserError, match="1 folder"):
+        ls.main(["a", "b"])

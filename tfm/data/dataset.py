@@ -1,0 +1,190 @@
+"""What a data set is: rows that are made or read when they are asked for.
+
+Id 0 is padding, 1 begins and separates, 2 ends; a data set's own symbols start at 3. Text has no
+special ids: its ids are those of its vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfm.data.draws import Draws, key_of
+from tfm.names import UserError, pick
+
+PAD, BOS, EOS = 0, 1, 2
+FIRST = 3  # of a data set's own symbols
+
+FORMS = {
+    "text": "a sequence, each token of which follows from those before it",
+    "pairs": "a sequence and the sequence that is wanted for it",
+    "labels": "a sequence and its class",
+    "tags": "a sequence and the tokens that are wanted at some of its positions",
+    "vectors": "a vector and the sequence that it stands for",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ragged:
+    """Sequences of different lengths, one after another."""
+
+    ids: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, x_NT: np.ndarray, valid_NT: np.ndarray | None = None) -> "Ragged":
+        """The rows of an array, without their padding."""
+        if valid_NT is None:
+            return cls(x_NT.reshape(-1), np.full(len(x_NT), x_NT.shape[1]))
+        return cls(x_NT[valid_NT], np.sum(valid_NT, axis=1))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def valid(self, length: int) -> np.ndarray:
+        return np.arange(length) < self.lengths[:, None]
+
+    def padded(self, length: int, x: np.ndarray | None = None) -> np.ndarray:
+        """The ids as rows of one length, filled up with 0; or `x`, which has a value for each."""
+        x = self.ids if x is None else x
+        if np.all(self.lengths == length):
+            return x.reshape(-1, length)
+        out_NT = np.zeros((len(self), length), x.dtype)
+        out_NT[self.valid(length)] = x
+        return out_NT
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Examples:
+    """Some rows of a data set. Which fields are given follows from its form."""
+
+    tokens: Ragged
+    target: Ragged | None = None  # pairs: the second side
+    labels: np.ndarray | None = None  # labels: a class for each row
+    tags: np.ndarray | None = None  # tags: the wanted token for each of tokens.ids
+    scored: np.ndarray | None = None  # text, tags: which of tokens.ids (or tags) count; None: all
+    vectors: np.ndarray | None = None  # vectors: (N, D)
+
+
+class Best(NamedTuple):
+    """The highest accuracy that is possible, of scored tokens and of whole examples."""
+
+    token: float
+    exact: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """A split of a data set. `read(rows)` gives the examples of any rows, in that order."""
+
+    read: Callable[[np.ndarray], Examples]
+    count: int
+    form: str
+    vocab: int  # number of ids, the special ones included
+    max_length: int  # of tokens
+    max_target: int = 0  # of the second side of a pair
+    aligned: bool = False  # pairs: there is one target token for each token
+    classes: int | None = None  # labels
+    vector: int | None = None  # vectors: their width
+    best: Best | None = None  # None: nobody knows
+    bytes_per_token: float | None = None  # text
+    decode: Callable[[Sequence[int] | np.ndarray], str] | None = None  # text
+    fingerprint: str = ""  # of name, options and files
+
+    def __len__(self) -> int:
+        return self.count
+
+    def take(self, rows: np.ndarray) -> Examples:
+        rows = np.asarray(rows, np.int64)
+        examples = self.read(rows)
+        _check(self, examples, len(rows))
+        return examples
+
+
+class Source:
+    """What an entry of DATASETS gives. Its options are checked; no file is opened yet."""
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        """The first `count` rows of a split, or all. `seed` chooses which rows there are."""
+        raise NotImplementedError
+
+    def contents(self) -> Mapping[str, str]:
+        """For each option that names a file, a hash of what the file holds."""
+        return {}
+
+
+class Generated(Source):
+    """A data set without end. `make(draws)` gives one example for each row of `draws`; `facts`
+    are fields of `Dataset`: form, vocab, max_length, …"""
+
+    def __init__(self, make: Callable[[Draws], Examples], **facts: Any):
+        self.make, self.facts = make, facts
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        if count is None:
+            raise UserError(f"there is no end of examples; how many for {split!r}?")
+        key = key_of(seed, "examples", split)
+
+        def read(rows: np.ndarray) -> Examples:
+            return self.make(Draws(key, rows))
+
+        return Dataset(read=read, count=at_most(count, None, split), **self.facts)
+
+
+def at_most(count: int | None, most: int | None, split: str) -> int:
+    """`count` rows of the `most` that a split has; None is all of them, or no limit."""
+    count = most if count is None else count
+    if type(count) is not int or count < 1 or (most is not None and count > most):
+        limit = "of at least 1" if most is None else f"from 1 to {most}, all that {split!r} has"
+        raise UserError(f"{count} examples: it must be a whole number {limit}")
+    return count
+
+
+def _check(dataset: Dataset, examples: Examples, count: int) -> None:
+    """Raise what a data set of a user's own may get wrong."""
+    pick(FORMS, dataset.form, "form")
+    wanted = {"pairs": "target", "labels": "labels", "tags": "tags", "vectors": "vectors"}
+    for form, field in wanted.items():
+        if (getattr(examples, field) is not None) != (dataset.form == form):
+            raise UserError(f"Examples.{field} is for the form {form!r}, and needed there")
+    target = examples.target
+    _check_ids("tokens", examples.tokens, count, dataset.vocab, dataset.max_length)
+    if target is not None:
+        _check_ids("target", target, count, dataset.vocab, dataset.max_target)
+        if dataset.aligned and np.any(target.lengths != examples.tokens.lengths):
+            raise UserError("aligned=True: tokens and target must have the same lengths")
+    for field, shape in {
+        "labels": (count,),
+        "tags": examples.tokens.ids.shape,
+        "scored": examples.tokens.ids.shape,
+        "vectors": (count, dataset.vector),
+    }.items():
+        x = getattr(examples, field)
+        if x is not None and x.shape != shape:
+            raise UserError(f"Examples.{field} has shape {x.shape}, but it must be {shape}")
+    if examples.labels is not None:
+        _check_range("labels", examples.labels, "classes", dataset.classes or 0)
+    if examples.tags is not None:
+        _check_range("tags", examples.tags, "vocab", dataset.vocab)
+    if examples.scored is not None and examples.scored.dtype != bool:
+        raise UserError(f"Examples.scored must be boolean, not {examples.scored.dtype}")
+
+
+def _check_ids(field: str, ragged: Ragged, count: int, vocab: int, longest: int) -> None:
+    if len(ragged) != count:
+        raise UserError(f"Examples.{field}: {len(ragged)} rows came of {count} asked for")
+    if ragged.lengths.max() > longest or ragged.lengths.min() < 1:
+        name = "max_length" if field == "tokens" else "max_target"
+        span = f"{ragged.lengths.min()} to {ragged.lengths.max()}"
+        raise UserError(f"Examples.{field} has lengths from {span}, but {name}={longest}")
+    if ragged.ids.shape != (ragged.lengths.sum(),):
+        raise UserError(f"Examples.{field}: ids must be flat, as many as the lengths add up to")
+    _check_range(field, ragged.ids, "vocab", vocab)
+
+
+def _check_range(field: str, x: np.ndarray, limit: str, below: int) -> None:
+    if not np.issubdtype(x.dtype, np.integer):
+        raise UserError(f"Examples.{field} must be whole numbers, not {x.dtype}")
+    if x.min() < 0 or x.max() >= below:
+        raise UserError(f"Examples.{field} holds {x.min()} to {x.max()}, but {limit}={below}")

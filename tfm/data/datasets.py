@@ -1,0 +1,60 @@
+"""The table of data sets, and how one of them is opened.
+
+A user's file may add its own by defining `DATASETS`: functions whose options have defaults, and
+which return a `Source`.
+"""
+
+import ast
+import dataclasses
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tfm.data import files, nested, synthetic
+from tfm.data.dataset import Dataset, Source
+from tfm.names import UserError, pick, read
+from tfm.spec import Named
+
+SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"}
+
+DATASETS: dict[str, Callable[..., Source]] = {
+    **synthetic.DATASETS,
+    **nested.DATASETS,
+    **files.DATASETS,
+}
+
+
+def open_dataset(text: str, split: str, count: int | None = None, seed: int = 0) -> Dataset:
+    """`count` rows of a split of the data set that `text` names, or all that there are."""
+    source = _source(text)
+    try:
+        pick(SPLITS, split, "split")
+        opened = source.open(split, count, seed)
+        return dataclasses.replace(opened, fingerprint=_fingerprint(text, source))
+    except UserError as e:
+        raise UserError(f"data set {str(text)!r}: {e}") from e
+
+
+def fingerprint(text: str) -> str:
+    """A hash of the name, of the options that differ from their defaults, and of the files. A file
+    counts by what it holds, not by its path."""
+    return _fingerprint(text, _source(text))
+
+
+def _source(text: str) -> Source:
+    source = text.entry if isinstance(text, Named) else read(text, DATASETS, "data set")
+    if not isinstance(source, Source):
+        raise UserError(f"data set {text!r} must be a Source, not {source!r}")
+    return source
+
+
+def _fingerprint(text: str, source: Source) -> str:
+    node, options = ast.parse(text.strip(), mode="eval").body, dict[str, Any]()
+    if isinstance(node, ast.Call):
+        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+        node = node.func
+    name = ast.unparse(node)
+    takes = inspect.signature(DATASETS[name]).parameters
+    options = {k: v for k, v in options.items() if v != takes[k].default} | {**source.contents()}
+    return hashlib.sha256(repr((name, sorted(options.items()))).encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""Random numbers without a state: each is a function of (key, row, number of the draw).
+
+So any row of a generated data set can be made at any time, in any order, in any process.
+"""
+
+import hashlib
+import json
+import math
+
+import numpy as np
+
+GAMMA = 0x9E3779B97F4A7C15  # 2⁶⁴ divided by the golden ratio
+
+
+def key_of(seed: int, *purpose: str | int) -> int:
+    """64 bits for one use of a seed, the same in every process."""
+    digest = hashlib.sha256(json.dumps([int(seed), *purpose]).encode()).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """A bijection of 64 bits whose outputs look random.  SplitMix64, Steele et al. 2014."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hashed(key: int | np.ndarray, number: np.ndarray) -> np.ndarray:
+    """64 random bits for each pair of a key and a number."""
+    counter = np.asarray(number).astype(np.uint64) + np.uint64(1)
+    return mix(np.asarray(key, np.uint64) + counter * np.uint64(GAMMA))
+
+
+class Draws:
+    """Draws for many rows at once. N is the rows, and the first axis of all that is drawn.
+
+    Every call draws the next numbers of each row. `of` restricts a call to some of the rows; the
+    others skip these numbers, so that what a row gets never depends on which rows are beside it.
+    """
+
+    def __init__(self, key: int, rows_N: np.ndarray):
+        self.key_N = hashed(key, rows_N)
+        self.count = 0
+
+    def __len__(self) -> int:
+        return len(self.key_N)
+
+    def bits(self, shape: tuple[int, ...] = (), of: np.ndarray | None = None) -> np.ndarray:
+        key_N = self.key_N if of is None else self.key_N[of]
+        size = math.prod(shape)
+        number = np.arange(self.count, self.count + size, dtype=np.uint64)
+        self.count += size
+        return hashed(key_N[:, None], number).reshape(len(key_N), *shape)
+
+    def integers(
+        self,
+        low: int,
+        high: int | np.ndarray,
+        shape: tuple[int, ...] = (),
+        of: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Whole numbers from `low` to `high` − 1, as int32. Their probabilities are equal up to
+        (high − low) / 2³²."""
+        span = np.asarray(high - low, np.uint64)
+        drawn = (self.bits(shape, of) >> np.uint64(32)) * span >> np.uint64(32)
+        return drawn.astype(np.int32) + np.int32(low)
+
+    def uniform(self, shape: tuple[int, ...] = (), of: np.ndarray | None = None) -> np.ndarray:
+        """Numbers strictly between 0 and 1."""
+        return ((self.bits(shape, of) >> np.uint64(12)) + 0.5) * 2.0**-52
+
+    def permutation(self, size: int) -> np.ndarray:
+        """The numbers below `size` in random order, for each row."""
+        return np.argsort(self.bits((size,)), axis=1)
+
+    def distinct(self, size: int, among: int) -> np.ndarray:
+        """`size` different numbers below `among`, in random order.  Floyd; Bentley 1987."""
+        drawn_NP = np.zeros((len(self), size), np.int32)
+        for i, top in enumerate(range(among - size, among)):
+            new_N = self.integers(0, top + 1)
+            taken_N = np.any(drawn_NP[:, :i] == new_N[:, None], axis=1)
+            drawn_NP[:, i] = np.where(taken_N, top, new_N)
+        return np.take_along_axis(drawn_NP, self.permutation(size), axis=1)

@@ -1,0 +1,128 @@
+"""T5, T5 1.1 and UL2.  Raffel et al. 2020; Tay et al. 2022."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from tfm.interop.config_json import PLAIN, ConfigJson, call, gated, scheme_options, their_activation
+from tfm.interop.family import Family, Pair, linear, norm
+from tfm.models.spec import EncoderDecoderSpec
+from tfm.names import UserError
+
+
+def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
+    """The head is tied unless the file has a tensor for it."""
+    buckets = {
+        "buckets": config.number("relative_attention_num_buckets", 32),
+        "max_distance": config.number("relative_attention_max_distance", 128),
+    }
+    layers = config.number("num_layers")
+    dropped = config.rate("dropout_rate", 0.1)
+    places = ("embedding", "attention", "residual", "feedforward", "output")
+    # They read tie_word_embeddings as "scale the states before the head".
+    scale = config.flag("tie_word_embeddings", True)
+    return {
+        "family": "encoder_decoder",
+        "vocab": config.number("vocab_size"),
+        "width": config.number("d_model"),
+        "layers": layers,
+        "decoder_layers": config.number("num_decoder_layers", layers),
+        "max_length": config.number("n_positions", 512),
+        "attention": {
+            "heads": config.number("num_heads"),
+            "head_width": config.number("d_kv"),
+            "score": "dot",
+        },
+        "feedforward": {
+            "width": config.number("d_ff"),
+            "kind": _feedforward(config.value("feed_forward_proj", str, "relu")),
+            "bias": False,
+        },
+        "norm": {"kind": "rms", "eps": config.value("layer_norm_epsilon", float, 1e-6)},
+        "position": {"scheme": call("relative", buckets)},
+        "decoder_scheme": call("relative", {**buckets, "bidirectional": False}),
+        "tied": "lm_head.weight" not in tensors,
+        "scale_head": config.flag("scale_decoder_outputs", scale),
+        "init": {"embedding": "normal(stddev=1.0)", "small_query": True},
+        "dropout": dict.fromkeys(places, dropped),
+    }
+
+
+def _feedforward(text: str) -> str:
+    """Our kind, from `NAME` or `gated-NAME`."""
+    key = "feed_forward_proj"
+    gate, _, name = text.rpartition("-")
+    if gate not in ("", "gated"):
+        raise UserError(f"{key}={text!r} must be NAME or gated-NAME")
+    kind = ConfigJson({key: name}).activation(key, "relu")
+    if not gate:
+        return kind
+    # Behind a gate, they take "gelu" to be the tanh form.
+    return gated("gelu_tanh" if name == "gelu" else kind, key)
+
+
+def to_config(spec: Any) -> dict[str, Any]:
+    bias = scheme_options(spec.position.scheme, "relative")
+    kind = spec.feedforward.kind
+    name = "gelu" if kind == "geglu_tanh" else their_activation(PLAIN.get(kind, kind))
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "vocab_size": spec.vocab,
+        "d_model": spec.width,
+        "num_layers": spec.layers,
+        "num_decoder_layers": spec.decoder_layers or spec.layers,
+        "n_positions": spec.max_length,
+        "num_heads": spec.attention.heads,
+        "d_kv": spec.attention.head_width or spec.width // spec.attention.heads,
+        "d_ff": spec.feedforward.width,
+        "feed_forward_proj": f"gated-{name}" if kind in PLAIN else name,
+        "layer_norm_epsilon": spec.norm.eps,
+        "relative_attention_num_buckets": bias.get("buckets", 32),
+        "relative_attention_max_distance": bias.get("max_distance", 128),
+        "dropout_rate": spec.dropout.residual or 0.0,
+        "tie_word_embeddings": spec.scale_head,
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": 0,
+    }
+
+
+def pairs(spec: Any) -> Iterator[Pair]:
+    yield Pair("shared.weight", ("embed/token/embedding",))
+    names = {"wi_0": "gate", "wi_1": "up"} if spec.feedforward.kind in PLAIN else {"wi": "up"}
+    sides = {"encoder": spec.layers, "decoder": spec.decoder_layers or spec.layers}
+    for side, layers in sides.items():
+        bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        yield Pair(bias, (f"{side}/position_w_UH",))
+        attentions = {"SelfAttention": "attention"}
+        if side == "decoder":
+            attentions["EncDecAttention"] = "cross"
+        for n in range(layers):
+            theirs, ours = f"{side}.block.{n}.layer", f"{side}/layer_{n}"
+            for index, (name, own) in enumerate(attentions.items()):
+                yield from norm(f"{theirs}.{index}.layer_norm", f"{ours}/{own}_norm", False)
+                for part in ("query", "key", "value"):
+                    at = f"{theirs}.{index}.{name}.{part[0]}"
+                    yield from linear(at, f"{ours}/{own}/{part}", False)
+                yield from linear(f"{theirs}.{index}.{name}.o", f"{ours}/{own}/out", False, 2)
+            last = f"{theirs}.{len(attentions)}"
+            yield from norm(f"{last}.layer_norm", f"{ours}/feedforward_norm", False)
+            for name, own in {**names, "wo": "down"}.items():
+                at = f"{last}.DenseReluDense.{name}"
+                yield from linear(at, f"{ours}/feedforward/{own}", False)
+        yield from norm(f"{side}.final_layer_norm", f"{side}/norm", False)
+    if not spec.tied:
+        yield from linear("lm_head", "head", False)
+
+
+FAMILY = Family(
+    EncoderDecoderSpec,
+    from_config,
+    to_config,
+    pairs,
+    copies={
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+        "lm_head.weight": "shared.weight",
+    },
+    # An early release wrote it, and nothing reads it.
+    ignored=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+)

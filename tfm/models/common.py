@@ -1,0 +1,121 @@
+"""What models share at their edges: masks from the batch, intermediates by name, the cache."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flax import struct
+from jax import Array
+from jax import numpy as jnp
+
+from tfm.layers.block import BlockSpec
+from tfm.layers.context import Context
+from tfm.names import UserError, suggest
+from tfm.ops import masks
+from tfm.ops.masks import Mask
+from tfm.ops.shapes import check
+from tfm.spec import Named
+
+
+def known(size: int | None) -> int:
+    """A size that a config may leave open, but a model has."""
+    assert size is not None
+    return size
+
+
+def visible(
+    mask: Mask,
+    valid_BS: Array | None,
+    q_segment_BT: Array | None = None,
+    k_segment_BS: Array | None = None,
+) -> Mask:
+    """`mask`, and what the batch says: no padding, and only one's own segment of a packed row."""
+    if valid_BS is not None:
+        mask = mask & masks.padding(valid_BS)
+    if q_segment_BT is not None:
+        mask = mask & masks.segments(q_segment_BT, k_segment_BS)
+    return mask
+
+
+def check_valid(name: str, valid: Array | None, sizes: dict[str, int]) -> None:
+    """Raise unless `valid` is None, or booleans of the shape that its name ends in."""
+    if valid is None:
+        return
+    check(name, valid, sizes)
+    if valid.dtype != bool:
+        raise UserError(f"{name} must be boolean, True = a real token, not {valid.dtype}")
+
+
+def check_capture(capture: Sequence[str], *known: str) -> None:
+    if isinstance(capture, str):
+        raise UserError(f"capture={capture!r} must be a tuple of names: capture=({capture!r},)")
+    for name in capture:
+        if name not in (*known, "losses"):
+            raise UserError(f"no intermediate {name!r} here{suggest(name, known)}")
+
+
+def outputs(
+    logits: Any,
+    capture: Sequence[str],
+    intermediates: Mapping[str, Any],
+    losses: Mapping[str, Array] | None = None,
+) -> Any:
+    """The logits; if anything is captured, a pair of them and the intermediates by name."""
+    if not capture:
+        return logits
+    extra = {"losses": dict(losses or {})} if "losses" in capture else {}
+    return logits, {**intermediates, **extra}
+
+
+class Cache(struct.PyTreeNode):
+    """What decoding keeps from one call to the next.
+
+    `count_B` is how many tokens of each example are in it. Beyond `length` there is no place, and
+    logits become NaN.
+    """
+
+    layers: Any
+    count_B: Array
+    source_valid_BS: Array | None = None
+    length: int = struct.field(pytree_node=False, default=0)
+
+    def context(self, mask: Mask, tokens_BT: Array, valid_BT: Array | None, **more: Any) -> Context:
+        """For tokens that follow those in the cache; each row's padding comes last."""
+        pos_BT = self.count_B[:, None] + jnp.arange(tokens_BT.shape[1])[None]
+        count_B = self.after(tokens_BT, valid_BT)
+        filled_BS = jnp.arange(self.length)[None] < count_B[:, None]
+        return Context(
+            mask & masks.padding(filled_BS),
+            valid_BT=valid_BT,
+            pos_BT=pos_BT,
+            offset_B=self.count_B,
+            **more,
+        )
+
+    def after(self, tokens_BT: Array, valid_BT: Array | None) -> Array:
+        """`count_B` when these tokens are in the cache."""
+        new: Any = tokens_BT.shape[1] if valid_BT is None else jnp.sum(valid_BT, 1)
+        return self.count_B + new
+
+    def guard(self, logits_BTV: Array, count_B: Array) -> Array:
+        """NaN where the cache was too short."""
+        return jnp.where((count_B <= self.length)[:, None, None], logits_BTV, jnp.nan)
+
+
+def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) -> None:
+    """Raise if tokens cannot be decoded one after the other, with the reason."""
+    mixer, norm = spec.used_mixer, spec.norm.kind.entry
+    reason = None
+    if mixer is not None and not mixer.cacheable:
+        reason = f"mixer={spec.mixer!r} mixes the whole sequence at once"
+    elif norm is not None and not norm.causal:
+        reason = f"norm.kind={spec.norm.kind!r} sees later tokens"
+    elif spec.attends and not mask.entry.is_causal():
+        reason = f"mask={mask!r} shows later tokens"
+    elif not scheme.entry.cacheable:
+        reason = f"position.scheme={scheme!r} changes as the sequence grows"
+    elif spec.attends and spec.attention and not spec.attention.score.entry.cacheable:
+        reason = f"attention.score={spec.attention.score!r} is not cacheable"
+    if reason is not None:
+        raise UserError(f"this model cannot decode with a cache: {reason}")
+    if scheme.entry.params.keys() & {"w_LD"} and length > spec.max_length:
+        raise UserError(f"a cache of length {length} is beyond max_length={spec.max_length}")

@@ -1,0 +1,92 @@
+"""What an objective is: how examples become a batch, and what is counted of a model's answers."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import flax.struct
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+
+from tfm.data.dataset import FORMS, Dataset, Examples
+
+Sums = Mapping[str, np.ndarray]
+
+
+class Batch(flax.struct.PyTreeNode):
+    """`inputs` by the names of the model's arguments; what is right; how much each answer counts.
+
+    Labels and weights have the shape of the logits without their last axis.
+    """
+
+    inputs: dict[str, Any]
+    labels: Any
+    weights: Any
+
+
+class Objective:
+    """The base of all objectives. A frozen dataclass where it has options."""
+
+    families: ClassVar[tuple[str, ...]]  # of models
+    forms: ClassVar[tuple[str, ...]]  # of data
+
+    @property
+    def head(self) -> Mapping[str, Any]:
+        """The settings that a model needs, where its family has them."""
+        return {}
+
+    def refuses(self, dataset: Dataset) -> str | None:
+        """Why this data cannot be shown, or None."""
+        if dataset.form in self.forms:
+            return None
+        return (
+            f"needs {' or '.join(self.forms)}, but the data are {dataset.form}: "
+            + (FORMS[dataset.form])
+        )
+
+    def sizes(self, dataset: Dataset) -> dict[str, int]:
+        """The least sizes that a model must have, by the names of its settings."""
+        return {"vocab": dataset.vocab}
+
+    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+        """The batch that shows these examples. All that is random comes from `rng`, which is a
+        function of (seed, step). Shapes depend on `dataset` alone."""
+        raise NotImplementedError
+
+    def loss(
+        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
+    ) -> dict[str, Array]:
+        """Sums for each example: loss, correct answers, count; and, if it is asked for, the
+        smoothed loss."""
+        return cross_entropy(logits, batch, label_smoothing)
+
+    def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
+        """Loss per token and what follows from it; accuracy per token and per example."""
+        total = {name: float(np.sum(x)) for name, x in sums.items()}
+        loss = total["loss"] / total["count"]
+        return {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "accuracy": total["correct"] / total["count"],
+            "exact": float(np.mean(sums["correct"] == sums["count"])),
+        }
+
+
+def cross_entropy(
+    logits: Array, batch: Batch, label_smoothing: Array | None = None
+) -> dict[str, Array]:
+    log_p = jax.nn.log_softmax(logits)
+    loss = -jnp.take_along_axis(log_p, batch.labels[..., None], -1)[..., 0]
+    correct = (jnp.argmax(logits, -1) == batch.labels).astype(jnp.float32)
+    out = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
+    if label_smoothing is not None:  # Szegedy et al. 2016, §7
+        mean = jnp.mean(log_p, -1)
+        out["smoothed"] = (1 - label_smoothing) * loss - label_smoothing * mean
+    axes = tuple(range(1, batch.weights.ndim))
+    return {name: jnp.sum(x * batch.weights, axes) for name, x in out.items()}
+
+
+def int32(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.int32, copy=False)

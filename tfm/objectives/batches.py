@@ -1,0 +1,32 @@
+"""Batches as functions of (seed, step). There is no iterator whose state could be lost: a run that
+is resumed anywhere sees what it would have seen."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfm.data.dataset import Dataset
+from tfm.data.draws import key_of
+from tfm.data.order import Plan
+from tfm.objectives.base import Batch, Objective
+
+
+def train_batch(objective: Objective, dataset: Dataset, plan: Plan, seed: int, step: int) -> Batch:
+    """The batch of a step. What the objective draws is a function of (seed, step) too."""
+    rng = _rng(key_of(seed, "objective"), step)
+    return objective.prepare(dataset.take(plan.rows(step)), dataset, rng)
+
+
+def eval_batches(objective: Objective, dataset: Dataset, size: int) -> Iterator[Batch]:
+    """All examples in order, in batches of one shape: the last is filled up with weight 0."""
+    for number, begin in enumerate(range(0, len(dataset), size)):
+        rows = np.arange(begin, begin + size)
+        examples = dataset.take(np.minimum(rows, len(dataset) - 1))
+        batch = objective.prepare(examples, dataset, _rng(key_of(0, "evaluation"), number))
+        weights = np.array(batch.weights)
+        weights[rows >= len(dataset)] = 0
+        yield batch.replace(weights=weights)
+
+
+def _rng(key: int, number: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, number, 0, 0]))

@@ -1,0 +1,66 @@
+"""The table of objectives, and how one of them fits a model to its data.
+
+A user's file may add its own by defining `OBJECTIVES`: objectives, or functions with options that
+return one.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tfm.data.dataset import Dataset
+from tfm.names import UserError
+from tfm.objectives.base import Objective
+from tfm.objectives.classify import Classify
+from tfm.objectives.masked_lm import MaskedLM
+from tfm.objectives.next_token import NextToken
+from tfm.objectives.seq2seq import Seq2Seq
+from tfm.objectives.tag import Tag
+from tfm.objectives.vector_to_sequence import VectorToSequence
+from tfm.objectives.word2vec import Word2Vec
+from tfm.spec import SpecError
+
+T = TypeVar("T")
+
+OBJECTIVES: dict[str, Objective | Callable[..., Objective]] = {
+    "next_token": NextToken(),
+    "seq2seq": Seq2Seq(),
+    "tag": Tag(),
+    "classify": Classify(),
+    "masked_lm": MaskedLM,
+    "vector_to_sequence": VectorToSequence(),
+    "word2vec": Word2Vec,
+}
+
+
+def accepting(dataset: Dataset) -> list[str]:
+    """The objectives by which a data set can be shown."""
+    made = {name: x if isinstance(x, Objective) else x() for name, x in OBJECTIVES.items()}
+    return [name for name, objective in made.items() if objective.refuses(dataset) is None]
+
+
+def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
+    """The spec of a model with the sizes and the head that its config leaves open. What is given
+    must be enough for the data and the objective."""
+    spec: Any = model
+    changes: dict[str, Any] = {}
+    for key, needed in objective.head.items():
+        value = getattr(spec, key, needed)
+        if value in (None, ()):
+            changes[key] = needed
+        elif value != needed:
+            raise UserError(f"model.{key}={value!r}: the objective needs {needed!r}")
+    for key, least in objective.sizes(dataset).items():
+        value = getattr(spec, key, least)
+        if value is None:
+            changes[key] = least
+        elif value < least or (key == "vector" and value != least):
+            how = "exactly" if key == "vector" else "at least"
+            raise UserError(f"model.{key}={value}: the data need {how} {least}")
+    # A tied recurrent model has no head of its own: its classes are its vocabulary.
+    if getattr(spec, "family", None) == "recurrent" and spec.tied:
+        changes.pop("classes", None)
+    try:
+        return dataclasses.replace(spec, **changes) if changes else model
+    except SpecError as e:
+        raise e.below("model.") from None

@@ -1,0 +1,167 @@
+"""List the runs below a folder.
+
+  tfm ls [FOLDER] [--json]
+
+FOLDER is runs/ unless it is given. Each run is shown with its family, objective and data set (or as
+imported), its status, its best validation loss, its steps, and when it was last written to. The
+status is done, diverged, failed, running, or unfinished (the command that started it resumes it).
+Folders that are no runs, or are damaged, are listed with the reason.
+"""
+
+import dataclasses
+import datetime
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tfm import arguments
+from tfm.folder import Folder
+from tfm.names import UserError
+from tfm.tables import console, table
+
+MARKS = ("config.json", "summary.json", "failure.json", "metrics.jsonl", "checkpoints")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A run folder. What is not known is None."""
+
+    name: str
+    status: str  # done, diverged, failed, running, unfinished, imported, or "?" with a reason
+    reason: str = ""
+    family: str | None = None
+    objective: str | None = None
+    dataset: str | None = None
+    best: Mapping[str, Any] | None = None  # validation metrics where the loss is lowest
+    step: int | None = None
+    steps: int | None = None
+    when: str | None = None
+
+
+def main(argv: Sequence[str]) -> None:
+    if set(arguments.HELP) & set(argv):
+        print(__doc__, end="")
+        return
+    words = [arg for arg in argv if not arg.startswith("--")] or ["runs"]
+    flags = [arg for arg in argv if arg.startswith("--")]
+    given = arguments.split([*words, *flags], words=1, flags=("json",), config=False)
+    found = list(runs(given.words[0]))
+    if "json" in given.flags:
+        print(json.dumps([dataclasses.asdict(run) for run in found], indent=1))
+        return
+    out = table("run", "model", "status", ">best loss", ">steps", ">when")
+    for run in found:
+        model = " · ".join(filter(None, (run.family, run.objective, run.dataset)))
+        status = f"{run.status}: {run.reason}" if run.reason else run.status
+        loss = (run.best or {}).get("loss")
+        best = "" if loss is None else f"{loss:.4f}"
+        steps = " of ".join(f"{n:,}" for n in (run.step, run.steps) if n is not None)
+        out.add_row(run.name, model, status, best, steps, (run.when or "")[:16].replace("T", " "))
+    console(160).print(out if found else f"no runs in {given.words[0]}")
+
+
+def runs(folder: str) -> Iterator[Listed]:
+    """The runs below a folder, or the folder itself if it is one, by name."""
+    root = pathlib.Path(folder)
+    if not root.is_dir():
+        raise UserError(f"no folder {folder}")
+    paths = [root] if _is_run(root) else _find(root)
+    for path in paths:
+        name = path.name if path == root else str(path.relative_to(root))
+        try:
+            yield _read(path, name)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            what = f"no key {e}" if isinstance(e, KeyError) else str(e)
+            yield Listed(name=name, status="?", reason=f"cannot be read: {what}", when=_when(path))
+
+
+def _is_run(path: pathlib.Path) -> bool:
+    return any(os.path.exists(path / mark) for mark in MARKS)
+
+
+def _find(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Runs, and folders without any run in or below them."""
+    try:
+        below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
+    except OSError:  # _read gives the reason
+        yield folder
+        return
+    sweep = (folder / "sweep.json").exists()
+    for path in below:
+        if path.name.startswith(".") or (sweep and path.name == "workers"):
+            continue
+        if _is_run(path):
+            yield path
+        else:
+            found = list(_find(path))
+            yield from found if any(map(_is_run, found)) else [path]
+
+
+def _read(path: pathlib.Path, name: str) -> Listed:
+    os.listdir(path)  # raises if it may not be read
+    folder = Folder(path)
+    config, summary, failure = (
+        _json(folder, name) for name in ("config.json", "summary.json", "failure.json")
+    )
+    if config is None and failure is None:
+        return Listed(name=name, status="?", reason="no run: it has no config.json")
+    config = config or {}
+    if failure is None and not isinstance(config.get("model"), dict):
+        return Listed(name=name, status="?", reason="no run of tfm: config.json has no model")
+    known = {
+        "name": name,
+        "family": config.get("model", {}).get("family"),
+        "objective": config.get("objective"),
+        "dataset": config.get("data", {}).get("dataset"),
+        "steps": config.get("train", {}).get("steps"),
+        "when": _when(path),
+    }
+    if summary is not None:
+        best, step = summary["best"], summary["steps"]
+        return Listed(**known, status=summary["status"], best=best, step=step)
+    lines = folder.read_log()
+    valid = [x for x in lines if x["split"] == "valid" and x.get("loss") is not None]
+    best = min(valid, key=lambda line: line["loss"]) if valid else None
+    if best is not None:
+        best = {key: value for key, value in best.items() if key != "split"}
+    step = lines[-1]["step"] if lines else 0
+    if _locked(path):
+        return Listed(**known, status="running", best=best, step=step)
+    if failure is not None:
+        return Listed(**known, status="failed", reason=failure["error"], best=best, step=step)
+    if "data" not in config:
+        return Listed(**known, status="imported")
+    return Listed(**known, status="unfinished", best=best, step=step)
+
+
+def _json(folder: Folder, name: str) -> dict[str, Any] | None:
+    try:
+        tree = folder.read(name)
+    except ValueError as e:
+        raise ValueError(f"{name} is not JSON: {e}") from e
+    if tree is not None and not isinstance(tree, dict):
+        raise ValueError(f"{name} holds a {type(tree).__name__}")
+    return tree
+
+
+def _when(path: pathlib.Path) -> str | None:
+    """The last change of its files, in local time."""
+    times = [(path / mark).stat().st_mtime for mark in MARKS if (path / mark).is_file()]
+    if not times:
+        return None
+    return datetime.datetime.fromtimestamp(max(times)).isoformat(timespec="seconds")
+
+
+def _locked(path: pathlib.Path) -> bool:
+    """Whether a process is writing to the run."""
+    try:
+        with open(path / "lock") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or none that can be asked
+        return False
+    return False

@@ -1,0 +1,25 @@
+"""Tables on a terminal."""
+
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def console(width: int = 100) -> Console:
+    """Prints to standard output, as wide as the terminal; `width` where there is none."""
+    wide = None if sys.stdout.isatty() else width
+    return Console(width=wide, markup=False, highlight=False, emoji=False)
+
+
+def table(*columns: str, **options: Any) -> Table:
+    """A table without rows. A column whose name begins with ">" holds numbers."""
+    out = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), pad_edge=False, **options
+    )
+    for name in columns:
+        number = name.startswith(">")
+        out.add_column(name.lstrip(">"), justify="right" if number else "left", no_wrap=number)
+    return out

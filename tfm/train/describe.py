@@ -1,0 +1,52 @@
+"""A model as a tree: its shapes and parameters, what it computes, and the memory it needs.
+
+  tfm describe --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] [--batch=N] [--length=N] [--json]
+
+Everything follows from shapes, so nothing is allocated and no size is too large. The batch is 1
+and the length the model's own, at most 2048, unless they are given; an encoder–decoder reads and
+writes that length. Sizes that the config leaves open come from its data.
+
+FLOPs are counted as XLA counts them (a multiply-add is two, transcendental functions are not in the
+total) and with all pairs of tokens, as masks skip none. Training is forward and backward, with what
+`remat` computes again and without the optimizer. Activations are what `jax.vjp` saves for the
+backward pass up to the model's outputs, without dropout, under the implementation of attention that
+the config asks for and the way its layers are run.
+"""
+
+import json
+from collections.abc import Sequence
+
+from tfm import arguments
+from tfm.config import from_command_line
+from tfm.inspect.describe import describe
+from tfm.inspect.show import show, to_json
+from tfm.models import build
+from tfm.models.spec import ModelSpec
+from tfm.names import UserError
+from tfm.spec import Tree
+from tfm.train.spec import RunSpec, open_data, read
+
+
+def main(argv: Sequence[str]) -> None:
+    if set(arguments.HELP) & set(argv):
+        print(__doc__, end="")
+        return
+    given = arguments.split(argv, options=("batch", "length"), flags=("json",))
+    sizes = {name: arguments.whole(given, name, 1) for name in given.options}
+    found = describe(_model(from_command_line(given.config, RunSpec)), **sizes)
+    if "json" in given.flags:
+        print(json.dumps(to_json(found), indent=1))
+    else:
+        show(found)
+
+
+def _model(tree: Tree) -> ModelSpec:
+    """The model of a config. With data, it is the one that would be trained."""
+    if "data" in tree:
+        # A run's folder also writes these two.
+        run = read({key: value for key, value in tree.items() if key not in ("id", "entries")})
+        return open_data(run)[0].model
+    spec = build.spec(tree)
+    if spec.vocab is None:
+        raise UserError("model.vocab is open, and there is no data: write --config.model.vocab=N")
+    return spec

@@ -1,0 +1,74 @@
+"""A run folder as a model that can be called: trained, fine-tuned or imported, it is the same."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+from flax import linen as nn
+
+from tfm.checkpoint import Checkpoints, evaluated
+from tfm.config import load as load_config
+from tfm.data.dataset import Dataset
+from tfm.models import build
+from tfm.models.spec import ModelSpec
+from tfm.names import UserError
+from tfm.train.spec import RunSpec, of_folder, open_data
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedRun:
+    """The model of a run folder, its parameters, its data and its tokenizer."""
+
+    folder: pathlib.Path
+    step: int
+    spec: ModelSpec
+    model: nn.Module
+    variables: dict[str, Any]
+    run: RunSpec | None  # None: it was imported, not trained here
+    messages: list[str]  # about damaged checkpoints
+
+    @property
+    def params(self) -> Any:
+        return self.variables["params"]
+
+    def __call__(self, **inputs: Any) -> Any:
+        """The model's outputs."""
+        return self.model.apply(self.variables, **inputs)
+
+    @functools.cached_property
+    def data(self) -> dict[str, Dataset]:
+        """What it was trained and evaluated on, by split."""
+        if self.run is None:
+            raise UserError(f"{self.folder} is an imported model: it has no data")
+        return open_data(self.run)[1]
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """With `decode(ids)`: the data's own, or that of an import, from `tokenizers`."""
+        path = self.folder / "tokenizer" / "tokenizer.json"
+        if path.is_file():
+            from tokenizers import Tokenizer
+
+            return Tokenizer.from_file(str(path))
+        if self.run is None or self.data["train"].decode is None:
+            raise UserError(f"{self.folder} has no tokenizer: its data are ids")
+        return self.data["train"]
+
+
+def load(folder: str | pathlib.Path, checkpoint: str = "best") -> LoadedRun:
+    """The run in a folder, with its best checkpoint or its `last`."""
+    path = pathlib.Path(folder)
+    run, spec = read_spec(path)
+    step, variables, messages = Checkpoints(path, read_only=True).variables(checkpoint)
+    module = build.model(spec)
+    return LoadedRun(path, step, spec, module, evaluated(variables), run, messages)
+
+
+def read_spec(folder: pathlib.Path) -> tuple[RunSpec | None, ModelSpec]:
+    """The run in a folder and its model; an imported model has no run."""
+    tree = load_config(str(folder / "config.json"))
+    if "objective" in tree:
+        run = of_folder(str(folder))
+        return run, run.model
+    return None, build.spec(tree)
