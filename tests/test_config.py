@@ -112,7 +112,6 @@ def test_loading_twice_is_fine_and_an_edit_counts(write):
 
 
 TABLES = """
-    import dataclasses
     from flax import linen as nn
     from jax import numpy as jnp
     from ml_collections import ConfigDict
@@ -126,11 +125,9 @@ TABLES = """
     from tfm.ops.positions import Position
     from tfm.ops.scores import Score, dot
 
-
     def steep(slope=2.0):
         distance = lambda t, s: jnp.abs(t[:, None, :, None] - s[:, None, None])
         return Position(bias=lambda t, s, heads: -slope * distance(t, s))
-
 
     class Doubled(nn.Module):
         spec: object
@@ -139,23 +136,19 @@ TABLES = """
         def __call__(self, x_BTD, dropouts=None):
             return 2 * x_BTD, {}
 
-
     class Shift(nn.Module):
         def __call__(self, x_BTD, context, cache=None):
             return jnp.pad(x_BTD, ((0, 0), (1, 0), (0, 0)))[:, :-1], cache, Auxiliary()
 
-
     def shift():
         return Mixer(lambda spec, dims, position, **options: Shift(**options))
-
 
     def short(vocab=9):
         return known["copy"](length=3, vocab=vocab)
 
-
     SCORES = {"half": Score(lambda q, k, **at: dot(q, k) / 2)}
     MASKS = {"even": predicate(lambda t, s: (t - s) % 2 == 0)}
-    NORMALIZERS = {"relu": Normalizer(each=lambda x: jnp.maximum(x, 0))}
+    NORMALIZERS = {"positive": Normalizer(each=lambda x: jnp.maximum(x, 0))}
     POSITIONS = {"steep": steep}
     JOINS = {"subtract": lambda x, table: x - table}
     NORMS = {"halved": Norm(lambda spec, dtype, name, x, valid, train: x / 2)}
@@ -163,7 +156,6 @@ TABLES = """
     FEEDFORWARDS = {"doubled": Doubled}
     DATASETS = {"short": short}
     OBJECTIVES = {"mine": NextToken()}
-
 
     def get_config():
         return ConfigDict({
@@ -173,7 +165,7 @@ TABLES = """
             "model": {
                 "family": "decoder", "vocab": 9, "width": 8, "layers": 1, "max_length": 8,
                 "mask": "causal & ~even", "position": {"scheme": "steep(slope=0.5)"},
-                "attention": {"heads": 2, "score": "half", "normalizer": "relu"},
+                "attention": {"heads": 2, "score": "half", "normalizer": "positive"},
                 "feedforward": {"width": 8}}})
 """
 
@@ -211,7 +203,7 @@ def test_user_entries_are_known_by_file_and_source(write):
     spec = train.read(config.load(path).to_dict())
     found = config.user_entries(spec)
     assert set(found) == {
-        "SCORES.half", "MASKS.even", "NORMALIZERS.relu", "POSITIONS.steep", "DATASETS.short",
+        "SCORES.half", "MASKS.even", "NORMALIZERS.positive", "POSITIONS.steep", "DATASETS.short",
         "OBJECTIVES.mine",
     }  # fmt: skip
     assert {entry.file for entry in found.values()} == {path}

@@ -130,9 +130,12 @@ def evaluated(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksum(tree: Any) -> int:
-    """Of every number in a tree, and of its path."""
+    """Of every number in a tree, and of its path, whatever kinds of node lead there."""
     total = 0
-    leaves = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): x
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
     for path in sorted(leaves):
         array = np.ascontiguousarray(leaves[path])
         total = zlib.crc32(json.dumps([path, str(array.dtype), array.shape]).encode(), total)

@@ -1,6 +1,7 @@
 """Every table entry alone and every pair of entries, in as few attentions as cover them all."""
 
 import dataclasses
+import inspect
 import itertools
 import random
 from typing import Any
@@ -21,6 +22,7 @@ from tfm.ops.scores import SCORES
 from tfm.ops.shapes import shape_of
 
 BATCH, ROWS, COLS, HEADS, WIDTH, LONGEST = 2, 9, 10, 4, 6, 16
+AMPLITUDE = 0.25  # of a table of positions: so logits stay of the size that models have
 TABLES: dict[str, Any] = {
     "score": SCORES,
     "mask": [*MASKS, "predicate", "joined"],
@@ -113,7 +115,8 @@ def numbers(case: Case, seed: int = 1) -> dict[str, np.ndarray]:
     score, position = SCORES[case.score], _position(case)
     for prefix, entry in (("score", score), ("position", position)):
         for name in entry.params:
-            out[f"{prefix}_{name}"] = rng.normal(size=shape_of(name, sizes | dict(entry.sizes)))
+            shape = shape_of(name, sizes | dict(entry.sizes))
+            out[f"{prefix}_{name}"] = rng.normal(size=shape) / 2
     return out
 
 
@@ -140,8 +143,8 @@ def by_tfm(case: Case, values: dict[str, jax.Array], **options) -> jax.Array:
     q, k = values["q"], values["k"]
     at = pos or (np.arange(ROWS)[None], np.arange(COLS)[None])
     if position.table is not None:
-        table = position.table(jnp.asarray(at[0]), HEADS * WIDTH, **held).astype(q.dtype)
-        q = q + table.reshape(-1, ROWS, HEADS, WIDTH)
+        table = _table(position, jnp.asarray(at[0]), held).astype(q.dtype)
+        q = q + (AMPLITUDE * table).reshape(-1, ROWS, HEADS, WIDTH)
     if position.rotate is not None:
         q, k = (position.rotate(x, jnp.asarray(p), **held) for x, p in zip((q, k), at, strict=True))
     return attend(
@@ -167,13 +170,13 @@ def by_oracle(case: Case, values: dict[str, np.ndarray]) -> np.ndarray:
     at = positions(case) or [np.tile(np.arange(n), (BATCH, 1)) for n in (ROWS, COLS)]
     for b, i, h in np.ndindex(BATCH, ROWS, HEADS):
         part, p = slice(h * WIDTH, (h + 1) * WIDTH), at[0][b, i]
-        if case.position == "sinusoidal":
-            q[b, i, h] += oracle.sinusoid(p, HEADS * WIDTH)[part]
+        if case.position in oracle.TABLES:
+            q[b, i, h] += AMPLITUDE * oracle.TABLES[case.position](p, HEADS * WIDTH, ROWS)[part]
         elif case.position == "learned":
-            q[b, i, h] += held["w_LD"][p, part]
+            q[b, i, h] += AMPLITUDE * held["w_LD"][p, part]
         elif position.table is not None:
-            table = position.table(jnp.asarray([[p]]), HEADS * WIDTH, **held)
-            q[b, i, h] += np.asarray(table, np.float64)[0, 0, part]
+            table = _table(position, jnp.asarray([[p]]), held)
+            q[b, i, h] += AMPLITUDE * np.asarray(table, np.float64)[0, 0, part]
     if position.rotate is not None:
         for x, pos in ((q, at[0]), (k, at[1])):
             for b, i, h in np.ndindex(*x.shape[:3]):
@@ -251,6 +254,13 @@ def _row(name: str):
 def _position(case: Case):
     entry = POSITIONS[case.position]
     return entry() if callable(entry) else entry
+
+
+def _table(position, pos_BT, held):
+    """What joins the embeddings; a scheme may ask for the length of the sequence."""
+    if "length_B" in inspect.signature(position.table).parameters:
+        held = {**held, "length_B": jnp.full(len(pos_BT), ROWS)}
+    return position.table(pos_BT, HEADS * WIDTH, **held)
 
 
 def _named(values: dict[str, Any], prefix: str) -> dict[str, Any]:

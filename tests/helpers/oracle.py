@@ -13,6 +13,7 @@ SCORES = {
         math.exp(log_scale_H[h]) * (q @ k) / np.linalg.norm(q) / np.linalg.norm(k)
     ),
     "distance": lambda q, k, h, t, s: -sum((q - k) ** 2) / len(q) ** 0.5,
+    "uniform": lambda q, k, h, t, s: 0.0,
     "linear": lambda q, k, h, t, s, w_HKM: q @ w_HKM[h, :, s],
     "static": lambda q, k, h, t, s, w_HLM: w_HLM[h, t, s],
 }
@@ -63,6 +64,18 @@ def sinusoid(p, width, base=10_000.0):
     )
 
 
+# From a position, the width and the length of the sequence to what joins the embeddings.
+TABLES = {
+    "sinusoidal": lambda p, width, length: sinusoid(p, width),
+    "index": lambda p, width, length: np.full(width, p),
+    "unit": lambda p, width, length: np.full(width, p / (length - 1)),
+    "binary": lambda p, width, length: np.array([p // 2**i % 2 for i in range(width)]),
+    "sine": lambda p, width, length: np.array(
+        [math.sin(p / 10_000.0 ** (i / width)) for i in range(width)]
+    ),
+}
+
+
 def softmax(logits, extra=0.0):
     exps = [math.exp(x) for x in logits]
     return [e / (sum(exps) + extra) for e in exps]
@@ -73,6 +86,9 @@ NORMALIZERS = {
     "softmax": softmax,
     "softmax_zero": lambda logits: softmax(logits, extra=math.exp(0)),
     "sigmoid": lambda logits: [1 / (1 + math.exp(-x)) for x in logits],
+    "relu": lambda logits: [max(x, 0.0) for x in logits],
+    "none": lambda logits: logits,
+    "hard": lambda logits: [float(n == int(np.argmax(logits))) for n in range(len(logits))],
 }
 
 

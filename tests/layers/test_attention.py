@@ -150,7 +150,8 @@ def test_gradients_reach_every_parameter(score):
     grads = jax.grad(lambda tree: jnp.sum(apply(module, tree) ** 2))(tree)
     # Far distances do not occur. A score without key content (or without any) leaves those
     # projections unused, by definition.
-    unused = {"linear": {"key"}, "static": {"key", "query"}}.get(score, set())
+    nothing = {"key", "query"}
+    unused = {"linear": {"key"}, "static": nothing, "uniform": nothing}.get(score, set())
     assert {path.split("/")[1].removesuffix("_norm") for path in untouched(grads)} == unused
 
 

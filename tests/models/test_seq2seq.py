@@ -137,7 +137,8 @@ def test_every_score_learns(decoder, score):
     square = sum(np.sum(np.square(grad)) for grad in jax.tree.leaves(grads))
     lower, _ = run(jax.tree.map(lambda x, grad: x - 1e-3 / square * grad, tree, grads))
     np.testing.assert_allclose(loss - lower, 1e-3, rtol=0.05)
-    unused = {"linear": {"key"}, "static": {"key", "query"}}.get(score, set())
+    nothing = {"key", "query"}
+    unused = {"linear": {"key"}, "static": nothing, "uniform": nothing}.get(score, set())
     assert {path.split("/")[2] for path in by_hand.untouched(grads)} == unused
 
 

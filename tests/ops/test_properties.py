@@ -188,7 +188,11 @@ def test_scaling_keeps_the_variance_at_one(width):
 
 @pytest.mark.parametrize(
     ("way", "normalizer"),
-    [(way, n) for way in WAYS[:2] for n in NORMALIZERS] + [(WAYS[2], "softmax")],
+    [
+        *((WAYS[0], name) for name in NORMALIZERS),
+        *((WAYS[1], name) for name, norm in NORMALIZERS.items() if norm.row is None),
+        (WAYS[2], "softmax"),
+    ],
 )
 def test_a_row_that_sees_nothing_gives_zeros(way, normalizer):
     q, k, v = qkv()
@@ -255,7 +259,8 @@ def test_a_normalizer_of_whole_rows():
         )
     assert not np.any(np.triu(weights, 1))
     assert np.mean(weights[:, :, -1] == 0) > 0.3  # it is sparse
-    np.testing.assert_array_equal(attend(q, k, v, mask=masks.causal(), normalizer=norm), out)
+    again = attend(q, k, v, mask=masks.causal(), normalizer=norm)
+    np.testing.assert_allclose(again, out, atol=1e-6)
 
 
 class TestDropout:

@@ -41,6 +41,8 @@ class DropoutSpec(Spec):
     feedforward: float | None = rate(None)  # of the hidden layer
     output: float | None = rate(None)  # of the last states (T5)
     head: float | None = rate(None)  # of what a classifier reads
+    teacher: float | None = rate(None)  # of an RNN decoder's gold tokens, in training: its own
+    # predictions take their place.  Bengio et al. 2015
 
     def check_sites(self, *sites: str) -> None:
         """Raise if something is dropped elsewhere than at `sites`."""

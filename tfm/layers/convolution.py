@@ -6,6 +6,7 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.dims import Dims
 from tfm.ops.dropout import Dropouts, drop
 
@@ -66,3 +67,46 @@ def _pool(x_BTD: Array, size: int) -> Array:
     """The greatest of each `size` steps; what is left over at the end counts as well."""
     rest = -x_BTD.shape[1] % size
     return nn.max_pool(x_BTD, (size,), (size,), ((0, rest),))
+
+
+class ConvolutionMixer(nn.Module):
+    """A convolution over time; causal, or centred on each token."""
+
+    dims: Dims
+    window: int
+    depthwise: bool
+
+    @nn.compact
+    def __call__(
+        self, x_BTD: Array, context: Context, cache: Cache = None
+    ) -> tuple[Array, Cache, Auxiliary]:
+        x_BTD = blank(x_BTD, context.valid_BT, 0)
+        before = self.window - 1 if self.dims.causal else (self.window - 1) // 2
+        after = self.window - 1 - before
+        if cache is None:
+            x_BTD = jnp.pad(x_BTD, [(0, 0), (before, after), (0, 0)])
+        else:
+            x_BTD = jnp.concatenate([cache, x_BTD], 1)
+        convolution = nn.Conv(
+            self.dims.width,
+            (self.window,),
+            padding="VALID",
+            feature_group_count=self.dims.width if self.depthwise else 1,
+            kernel_init=self.dims.residual_init,
+            dtype=self.dims.dtype,
+            name="convolution",
+        )
+        if cache is not None:
+            cache = self._last(x_BTD, context.valid_BT)
+        return convolution(x_BTD), cache, Auxiliary()
+
+    def _last(self, x_BTD: Array, valid_BT: Array | None) -> Array:
+        """The last tokens of each example, without padding."""
+        size = self.window - 1
+        if valid_BT is None:
+            return x_BTD[:, x_BTD.shape[1] - size :]
+        place_BT = jnp.sum(valid_BT, 1)[:, None] + jnp.arange(size)[None]
+        return jnp.take_along_axis(x_BTD, place_BT[..., None], 1)
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        return jnp.zeros((batch, self.window - 1, self.dims.width), self.dims.dtype)

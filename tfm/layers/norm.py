@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Callable
 
 from flax import linen as nn
-from jax import Array
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.nn import initializers
 from jax.typing import DTypeLike
 
 from tfm.spec import Named, Spec, choice, field
@@ -53,6 +55,49 @@ def rms(
     return nn.RMSNorm(spec.eps, dtype, name=name)(x_BTD)
 
 
+def batch(
+    spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
+) -> Array:
+    """Over all tokens of the batch, feature by feature; later by running averages, in which no
+    token sees another.  Ioffe & Szegedy 2015."""
+    norm = nn.BatchNorm(
+        use_running_average=not train,
+        momentum=0.9,
+        epsilon=spec.eps,
+        dtype=dtype,
+        use_bias=spec.bias,
+        use_fast_variance=False,
+        name=name,
+    )
+    return norm(x_BTD, mask=None if valid_BT is None else valid_BT[..., None])
+
+
+class SentenceNorm(nn.Module):
+    """(x − mean) / √(var + ε) · scale + bias, over all features of all tokens of an example."""
+
+    spec: NormSpec
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x_BTD: Array, valid_BT: Array | None) -> Array:
+        where = None if valid_BT is None else valid_BT[..., None]
+        x = x_BTD.astype(jnp.float32)
+        mean = jnp.mean(x, (1, 2), keepdims=True, where=where)
+        variance = jnp.var(x, (1, 2), keepdims=True, where=where)
+        width = x_BTD.shape[-1:]
+        scale_D = self.param("scale", initializers.ones, width)
+        y_BTD = (x - mean) * lax.rsqrt(variance + self.spec.eps) * scale_D[None, None]
+        if self.spec.bias:
+            y_BTD += self.param("bias", initializers.zeros, width)[None, None]
+        return y_BTD.astype(self.dtype)
+
+
+def sentence(
+    spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
+) -> Array:
+    return SentenceNorm(spec, dtype, name=name)(x_BTD, valid_BT)
+
+
 def normalize(
     spec: NormSpec,
     dtype: DTypeLike,
@@ -66,4 +111,9 @@ def normalize(
     return x_BTD if norm is None else norm.apply(spec, dtype, name, x_BTD, valid_BT, train)
 
 
-NORMS: dict[str, Norm] = {"layer": Norm(layer), "rms": Norm(rms)}
+NORMS: dict[str, Norm] = {
+    "layer": Norm(layer),
+    "rms": Norm(rms),
+    "batch": Norm(batch),
+    "sentence": Norm(sentence, causal=False),
+}

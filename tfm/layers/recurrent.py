@@ -9,7 +9,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.layers.attention import MultiHeadAttention
-from tfm.layers.context import Intermediates
+from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.masks import Mask
@@ -228,3 +228,23 @@ class Start(nn.Module):
             for n, v in enumerate(vectors)
         ]
         return [[carry if len(parts) > 1 else carry[0]] for carry in each]
+
+
+class RecurrentMixer(nn.Module):
+    """A cell over the tokens; where both sides may be seen, a second one runs backwards."""
+
+    dims: Dims
+    cell: str
+
+    @nn.compact
+    def __call__(
+        self, x_BTD: Array, context: Context, cache: Cache = None
+    ) -> tuple[Array, Cache, Auxiliary]:
+        stack = RecurrentStack(self.cell, self.dims, 1, not self.dims.causal, name="recurrent")
+        start = None if cache is None else [[cache]]
+        x_BTH, last, _ = stack(x_BTD, valid_BT=context.valid_BT, start=start)
+        out = self.dims.dense(self.dims.width, kernel_init=self.dims.residual_init, name="out")
+        return out(x_BTH), None if cache is None else last[0][0], Auxiliary()
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        return zero_carry(CELLS[self.cell], self.dims.width, batch, self.dims.dtype)

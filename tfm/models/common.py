@@ -36,6 +36,12 @@ def visible(
     return mask
 
 
+def check_packed(spec: BlockSpec, segment_BT: Array | None) -> None:
+    """Raise if rows are packed, but the mixer would mix what is packed into one."""
+    if segment_BT is not None and spec.used_mixer is not None and not spec.attends:
+        raise UserError(f"mixer={spec.mixer!r} cannot keep the segments of a packed row apart")
+
+
 def check_valid(name: str, valid: Array | None, sizes: dict[str, int]) -> None:
     """Raise unless `valid` is None, or booleans of the shape that its name ends in."""
     if valid is None:

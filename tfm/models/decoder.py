@@ -9,7 +9,15 @@ from jax import numpy as jnp
 from tfm.layers.context import Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
-from tfm.models.common import Cache, check_cacheable, check_capture, known, outputs, visible
+from tfm.models.common import (
+    Cache,
+    check_cacheable,
+    check_capture,
+    check_packed,
+    known,
+    outputs,
+    visible,
+)
 from tfm.models.spec import DecoderSpec
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
@@ -45,6 +53,7 @@ class Decoder(nn.Module):
     ) -> Any:
         """The first `prefix_B` positions see one another. `capture` may name "states" and
         "weights"."""
+        check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights")
         mask = self.spec.mask.entry
         mask = mask if prefix_B is None else mask | masks.prefix(prefix_B)

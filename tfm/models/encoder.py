@@ -13,7 +13,7 @@ from tfm.layers.embed import TokenEmbedding
 from tfm.layers.feedforward import ACTIVATIONS, GATED
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
-from tfm.models.common import check_capture, known, outputs, visible
+from tfm.models.common import check_capture, check_packed, known, outputs, visible
 from tfm.models.spec import EncoderSpec
 from tfm.ops.dropout import Dropouts, drop
 
@@ -37,6 +37,7 @@ class Encoder(nn.Module):
         capture: tuple[str, ...] = (),
     ) -> Any:
         """`capture` may name "states", "weights" and "pooled"."""
+        check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
         embed = TokenEmbedding(

@@ -9,7 +9,15 @@ from jax import numpy as jnp
 from tfm.layers.context import Auxiliary, Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
-from tfm.models.common import Cache, check_cacheable, check_capture, known, outputs, visible
+from tfm.models.common import (
+    Cache,
+    check_cacheable,
+    check_capture,
+    check_packed,
+    known,
+    outputs,
+    visible,
+)
 from tfm.models.spec import EncoderDecoderSpec
 from tfm.names import UserError
 from tfm.ops import masks
@@ -17,17 +25,21 @@ from tfm.ops.dropout import Dropouts
 
 
 class EncoderDecoder(nn.Module):
-    """Logits BTV of the next target token. The embedding serves both sides."""
+    """Logits BTV of the next target token. One embedding serves both sides, or each has its own."""
 
     spec: EncoderDecoderSpec
 
     def setup(self) -> None:
         spec = self.spec
+        vocab = spec.decoder_vocab or known(spec.vocab)
         self.embed = TokenEmbedding(known(spec.vocab), spec.embed_dims, scale=spec.scale_embedding)
+        self.decoder_embed = self.embed
+        if not spec.share_embedding:
+            self.decoder_embed = TokenEmbedding(vocab, spec.embed_dims, scale=spec.scale_embedding)
         self.encoder = Stack(spec, spec.layers, spec.position.scheme.entry, causal=False)
         self.decoder = self._decoder()
         if not spec.tied:
-            self.head = head(known(spec.vocab), spec.embed_dims)
+            self.head = head(vocab, spec.embed_dims)
 
     def _decoder(self, **options: Any) -> Stack:
         spec = self.spec
@@ -52,6 +64,7 @@ class EncoderDecoder(nn.Module):
         capture: tuple[str, ...] = (),
     ) -> Any:
         """`capture` may name "states" and "weights"; each side's are under "encoder", "decoder"."""
+        check_packed(self.spec, source_segment_BS)
         check_capture(capture, "states", "weights")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
             raise UserError("segments of packed rows are given for both sides, or for neither")
@@ -77,7 +90,7 @@ class EncoderDecoder(nn.Module):
             train=train,
             capture=capture,
         )
-        x_BTD, _, written = self.decoder(self.embed(decoder_input_BT), context)
+        x_BTD, _, written = self.decoder(self.decoder_embed(decoder_input_BT), context)
         sides = {"encoder": read, "decoder": written}
         losses = {f"{k}_{n}": x for k, side in sides.items() for n, x in side.losses.items()}
         intermediates = {name: dict(side.intermediates) for name, side in sides.items()}
@@ -108,7 +121,7 @@ class EncoderDecoder(nn.Module):
     def _logits(self, x_BTD: Array) -> Array:
         if self.spec.scale_head:
             x_BTD = x_BTD * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
-        return self.embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
+        return self.decoder_embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
 
     def init_cache(
         self, source_BS: Array, length: int, *, source_valid_BS: Array | None = None
@@ -130,7 +143,7 @@ class EncoderDecoder(nn.Module):
         source_mask = visible(masks.everything(), cache.source_valid_BS)
         mask = self.spec.decoder_mask.entry
         context = cache.context(mask, tokens_BT, valid_BT, source_mask=source_mask)
-        x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
+        x_BTD, layers, _ = self.decoder(self.decoder_embed(tokens_BT), context, cache.layers)
         count_B = cache.after(tokens_BT, valid_BT)
         logits_BTV = cache.guard(self._logits(x_BTD), count_B)
         return logits_BTV, cache.replace(layers=layers, count_B=count_B)

@@ -37,10 +37,10 @@ class Cache(struct.PyTreeNode):
 class SeqToSeq(nn.Module):
     """Logits BTV of the next target token: V tanh(W [c_t; h_t]) + b.  Luong et al. 2015, eq. 5–6.
 
-    Source and target have embeddings of their own, as in all three papers. Each decoder layer
-    starts from the last state of the encoder's layer beside it. Bahdanau's decoder reads the
-    context with each token, and its first layer's state attends (Wu et al. 2016, §3); in Luong's
-    the last layer's state attends, and the context meets it in tanh.
+    Source and target have embeddings of their own, as in all three papers, or share one. Each
+    decoder layer starts from the last state of the encoder's layer beside it. Bahdanau's decoder
+    reads the context with each token, and its first layer's state attends (Wu et al. 2016, §3); in
+    Luong's the last layer's state attends, and the context meets it in tanh.
     """
 
     spec: SeqToSeqSpec
@@ -48,8 +48,11 @@ class SeqToSeq(nn.Module):
     def setup(self) -> None:
         spec = self.spec
         dims = dataclasses.replace(spec.dims(spec.hidden), max_length=spec.max_length)
+        vocab = spec.decoder_vocab or known(spec.vocab)
         self.source_embed = TokenEmbedding(known(spec.vocab), spec.dims(spec.width))
-        self.target_embed = TokenEmbedding(known(spec.vocab), spec.dims(spec.width))
+        self.target_embed = self.source_embed
+        if not spec.share_embedding:
+            self.target_embed = TokenEmbedding(vocab, spec.dims(spec.width))
         self.encoder = RecurrentStack(spec.cell, dims, spec.layers, spec.bidirectional)
         self.decoder = RecurrentStack(spec.cell, dims, spec.layers)
         self.start = Start(spec.cell, dims)
@@ -59,7 +62,9 @@ class SeqToSeq(nn.Module):
             attention = dataclasses.replace(spec.attention, projections=projections)
             self.attention = MultiHeadAttention(attention, dims)
         self.readout = dims.dense(spec.hidden, use_bias=False)
-        self.head = dims.dense(known(spec.vocab))
+        self.head = dims.dense(vocab)
+        if spec.context == "tanh":
+            self.summary = dims.dense(spec.hidden)
 
     def __call__(
         self,
@@ -78,6 +83,11 @@ class SeqToSeq(nn.Module):
         check_capture(capture, "states", *gates, *(("weights",) if self.spec.attends else ()))
         names = tuple(name for name in capture if name != "losses")
         cache, read = self._encode(source_BS, source_valid_BS, dropouts, names)
+        if train and dropouts is not None and "teacher" in dropouts.rates:
+            if names:
+                raise UserError(f"capture={names}: not with dropout.teacher, in training")
+            logits = self._decode_sampled(decoder_input_BT, cache, decoder_valid_BT, dropouts)
+            return outputs(logits, capture, {})
         logits, _, written = self._decode(
             decoder_input_BT, cache, decoder_valid_BT, dropouts, names
         )
@@ -114,9 +124,46 @@ class SeqToSeq(nn.Module):
         states = self.start([jnp.concatenate(jax.tree.leaves(carries), -1) for carries in last])
         cache = Cache(states, jnp.zeros(x_BSD.shape[0], jnp.int32))
         if not self.spec.attends:
-            return cache.replace(context_BE=final(last[-1])), intermediates
+            return cache.replace(context_BE=self._context(x_BSE, last, valid_BS)), intermediates
         keys_values = self.attention.keys_values(x_BSE)
         return cache.replace(keys_values=keys_values, source_valid_BS=valid_BS), intermediates
+
+    def _context(self, x_BSE: Array, last: Carries, valid_BS: Array | None) -> Array:
+        """What stands for the whole source."""
+        if self.spec.context == "mean":
+            where = None if valid_BS is None else valid_BS[..., None]
+            return jnp.mean(x_BSE, 1, where=where)
+        if self.spec.context == "tanh":
+            return jnp.tanh(self.summary(final(last[-1])))
+        return final(last[-1])
+
+    def _decode_sampled(
+        self, tokens_BT: Array, cache: Cache, valid_BT: Array | None, dropouts: Dropouts
+    ) -> Array:
+        """Logits where a share of the tokens that are read are the model's own predictions."""
+        rate = dropouts.rates["teacher"]
+        key = dropouts.within("teacher").key
+        own_BT = jax.random.uniform(key, tokens_BT.shape) < rate
+        own_BT = own_BT.at[:, 0].set(False)  # nothing was predicted yet
+
+        def step(module, carry, token_B, own_B, valid_B, number):
+            cache, predicted_B = carry
+            token_B = jnp.where(own_B, predicted_B, token_B)
+            valid_B1 = None if valid_B is None else valid_B[:, None]
+            inside = dropouts.within(number)
+            logits_BTV, cache, _ = module._decode(token_B[:, None], cache, valid_B1, inside)
+            return (cache, jnp.argmax(logits_BTV[:, 0], -1)), logits_BTV[:, 0]
+
+        scan = nn.scan(
+            step,
+            variable_broadcast="params",
+            split_rngs={"params": False},
+            in_axes=(1, 1, 1, 0),
+            out_axes=1,
+        )
+        numbers = jnp.arange(tokens_BT.shape[1])
+        carry = cache, jnp.zeros(tokens_BT.shape[0], tokens_BT.dtype)
+        return scan(self, carry, tokens_BT, own_BT, valid_BT, numbers)[1]
 
     def _decode(
         self,

@@ -99,6 +99,12 @@ class TransformerSpec(BlockSpec, ModelSpec):
         return Dims(width, init=self.init, dtype=self.dtype.entry)
 
 
+def check_vocab(spec: Any) -> None:
+    """Raise if two vocabularies are to share one embedding."""
+    if spec.share_embedding and spec.decoder_vocab is not None:
+        raise SpecError("decoder_vocab", "{key} is given: then share_embedding must be False")
+
+
 OUTPUTS = {
     "masked_lm": "the vocabulary, for each token",
     "tag": "classes, for each token",
@@ -159,11 +165,14 @@ class EncoderDecoderSpec(TransformerSpec):
     decoder_scheme: Named | None = call(lambda: POSITIONS, None)  # None: position.scheme
     decoder_mask: Named = call(lambda: MASKS, "causal")
     cross: AttentionSpec | None = None  # None: as attention
-    tied: bool = True  # the head is the embedding
+    share_embedding: bool = True  # one embedding for both sides
+    decoder_vocab: int | None = size(None)  # of a decoder with its own embedding; None: vocab
+    tied: bool = True  # the head is the (decoder's) embedding
     scale_head: bool = False  # states by 1/√width before the head (T5 v1.0)
 
     def check(self) -> None:
         super().check()
+        check_vocab(self)
         if self.decoder_scheme is not None:
             self.position.check_joins(self.decoder_scheme, "decoder_scheme")
         if self.cross is None and self.attention is None:
@@ -235,6 +244,11 @@ class RecurrentSpec(PlainSpec):
             )
 
 
+CONTEXTS = {
+    "last": "the encoder's last state itself: Sutskever et al. 2014",
+    "tanh": "tanh(V · last state): Cho et al. 2014",
+    "mean": "the mean of all states",
+}
 DECODERS = {
     "bahdanau": "the previous state attends, the cell reads what it found: Bahdanau et al. 2015",
     "luong": "the new state attends, and is joined with what it found: Luong et al. 2015",
@@ -252,6 +266,9 @@ class SeqToSeqSpec(PlainSpec):
     bidirectional: bool = True  # the encoder
     attention: AttentionSpec | None = None  # None: the last state
     decoder: Named = choice(lambda: DECODERS, "bahdanau")
+    context: Named = choice(lambda: CONTEXTS, "last")  # where there is no attention
+    share_embedding: bool = False  # one embedding for both sides
+    decoder_vocab: int | None = size(None)  # of a decoder with its own embedding; None: vocab
     max_length: int | None = size(None)  # for scores with a weight for each position
 
     @property
@@ -260,10 +277,14 @@ class SeqToSeqSpec(PlainSpec):
 
     @property
     def sites(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("embedding", "residual", *(("attention",) if self.attends else ()), "head")
+        attention = ("attention",) if self.attends else ()
+        return ("embedding", "residual", *attention, "head", "teacher")
 
     def check(self) -> None:
         super().check()
+        check_vocab(self)
+        if self.attends and self.context != "last":
+            raise SpecError("context", f"{{key}}={self.context!r}: the decoder attends instead")
         if self.attention is None or not self.attends:
             return
         self.attention.check_width(self.hidden, "attention", "hidden")

@@ -61,6 +61,47 @@ def learned_table(pos_BT: Array, width: int, *, w_LD: Array) -> Array:
     return jnp.take(w_LD, pos_BT, axis=0, mode="fill", fill_value=math.nan)
 
 
+def index() -> Position:
+    """The bare index in every feature: it has no bound."""
+    return Position(table=lambda pos_BT, width: _repeated(pos_BT.astype(F32), width))
+
+
+def unit() -> Position:
+    """The index divided by the last one, so in [0, 1]. What a step means depends on the length."""
+
+    def table(pos_BT: Array, width: int, *, length_B: Array) -> Array:
+        last_B1 = jnp.maximum(length_B - 1, 1)[:, None]
+        return _repeated(pos_BT.astype(F32) / last_B1.astype(F32), width)
+
+    return Position(table=table, cacheable=False)
+
+
+def binary() -> Position:
+    """The bits of the index, one in each feature, the lowest first."""
+
+    def table(pos_BT: Array, width: int) -> Array:
+        bit_D = jnp.arange(width)
+        bits_BTD = pos_BT[..., None] >> jnp.minimum(bit_D, 31)[None, None] & 1
+        return jnp.where(bit_D[None, None] < 32, bits_BTD, 0).astype(F32)
+
+    return Position(table=table)
+
+
+def sine(base: float = 10_000.0) -> Position:
+    """Waves as `sinusoidal` has them, but only the sine: positions can collide."""
+    if base <= 0:
+        raise UserError(f"sine: base={base} must be above 0")
+
+    def table(pos_BT: Array, width: int) -> Array:
+        return jnp.sin(_angles(pos_BT, base ** (-np.arange(width) / width)))
+
+    return Position(table=table)
+
+
+def _repeated(x_BT: Array, width: int) -> Array:
+    return jnp.broadcast_to(x_BT[..., None], (*x_BT.shape, width))
+
+
 def rotary(
     base: float = 10_000.0,
     fraction: float = 1.0,
@@ -201,6 +242,10 @@ def relative_bucket(ahead: Array, buckets: int, max_distance: int, bidirectional
 
 POSITIONS = {
     "none": none,
+    "index": index,
+    "unit": unit,
+    "binary": binary,
+    "sine": sine,
     "sinusoidal": sinusoidal,
     "learned": learned,
     "rotary": rotary,

@@ -78,6 +78,12 @@ def static(
     return pairs.get(mode="fill", fill_value=NAN).swapaxes(0, 1)
 
 
+def uniform(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
+    """0 for every pair: under a softmax, the plain average of what is visible."""
+    batch, rows, heads, _ = q_BTHK.shape
+    return jnp.zeros((batch, heads, rows, k_BSHK.shape[1]), wide(q_BTHK))
+
+
 def wide(x: Array) -> DTypeLike:
     """The type to sum in: float32, or x's own if that is wider."""
     return jnp.promote_types(x.dtype, jnp.float32)
@@ -103,5 +109,6 @@ SCORES = {
     "cosine": Score(cosine, params={"log_scale_H": initializers.constant(math.log(10.0))}),
     "distance": Score(distance),
     "linear": Score(linear, params={"w_HKM": _per_head}),
+    "uniform": Score(uniform),
     "static": Score(static, params={"w_HLM": initializers.normal(1.0)}),
 }

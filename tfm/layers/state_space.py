@@ -1,0 +1,84 @@
+"""A diagonal state-space model: a linear recurrence, computed by a parallel scan."""
+
+import math
+
+import jax
+from flax import linen as nn
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.nn import initializers
+
+from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.dims import Dims
+
+RADIUS = 0.4, 0.99  # of the eigenvalues at the start
+PHASE = math.pi / 4  # the greatest at the start
+
+
+def _log_radius(key: Array, shape: tuple[int, ...], dtype: object = float) -> Array:
+    """log(−log r), r² uniform between the squares of the radii.  Orvieto et al. 2023, lemma 3.2."""
+    low, high = (radius**2 for radius in RADIUS)
+    return jnp.log(-0.5 * jnp.log(jax.random.uniform(key, shape, minval=low, maxval=high)))
+
+
+def _log_phase(key: Array, shape: tuple[int, ...], dtype: object = float) -> Array:
+    return jnp.log(PHASE * jax.random.uniform(key, shape, minval=1e-3, maxval=1.0))
+
+
+class StateSpace(nn.Module):
+    """h_t = Λ h_{t−1} + √(1 − |Λ|²) B x_t, y_t = Re(C h_t) + d ⊙ x_t, Λ diagonal and complex.
+
+    The linear recurrent unit, Orvieto et al. 2023; S4D is close to it (Gu et al. 2022). Where a
+    token may see both sides, a second recurrence runs backwards.
+    """
+
+    dims: Dims
+    states: int = 64
+
+    @nn.compact
+    def __call__(
+        self, x_BTD: Array, context: Context, cache: Cache = None
+    ) -> tuple[Array, Cache, Auxiliary]:
+        x = x_BTD.astype(jnp.float32)
+        y_BTD, cache = self._direction("forward", x, context.valid_BT, cache, False)
+        if not self.dims.causal:
+            y_BTD += self._direction("backward", x, context.valid_BT, None, True)[0]
+        skip_D = self.param("skip_D", initializers.normal(1.0), (self.dims.width,))
+        y_BTD += skip_D[None, None] * x
+        return y_BTD.astype(x_BTD.dtype), cache, Auxiliary()
+
+    def _direction(
+        self, name: str, x_BTD: Array, valid_BT: Array | None, state_BN: Cache, reverse: bool
+    ) -> tuple[Array, Cache]:
+        width, states, init = self.dims.width, self.states, initializers.lecun_normal()
+
+        def matrix(part: str, shape: tuple[int, int]) -> Array:
+            real, imaginary = (
+                self.param(f"{name}_{part}_{side}", init, shape) for side in ("real", "imaginary")
+            )
+            return lax.complex(real, imaginary) * math.sqrt(0.5)
+
+        radius_N = jnp.exp(-jnp.exp(self.param(f"{name}_log_radius", _log_radius, (states,))))
+        phase_N = jnp.exp(self.param(f"{name}_log_phase", _log_phase, (states,)))
+        decay_N = radius_N * jnp.exp(1j * phase_N)
+        scale_N = jnp.sqrt(1 - radius_N**2)
+        u_BTN = (
+            jnp.einsum("BTD,DN->BTN", x_BTD, matrix("in", (width, states))) * scale_N[None, None]
+        )
+        decay_BTN = jnp.broadcast_to(decay_N[None, None], u_BTN.shape)
+        if valid_BT is not None:  # padding leaves the state as it is
+            decay_BTN = jnp.where(valid_BT[..., None], decay_BTN, 1)
+            u_BTN = jnp.where(valid_BT[..., None], u_BTN, 0)
+        if state_BN is not None:
+            u_BTN = u_BTN.at[:, 0].add(decay_BTN[:, 0] * state_BN)
+
+        def join(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+            return a[0] * b[0], b[0] * a[1] + b[1]
+
+        _, h_BTN = lax.associative_scan(join, (decay_BTN, u_BTN), reverse=reverse, axis=1)
+        y_BTD = jnp.einsum("BTN,ND->BTD", h_BTN, matrix("out", (states, width))).real
+        return y_BTD, None if state_BN is None else h_BTN[:, -1]
+
+    def init_cache(self, batch: int, length: int) -> Cache:
+        """The state: as large for any length."""
+        return jnp.zeros((batch, self.states), jnp.complex64)
