@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -130,8 +131,7 @@ def test_scanned_is_unrolled(mixer, family):
 
 
 def empty_cache(module, variables, inputs, length):
-    first = inputs["source_BS"] if "source_BS" in inputs else 3
-    return module.apply(variables, first, length, method="init_cache")
+    return module.apply(variables, inputs.get("source_BS", 3), length, method="init_cache")
 
 
 @pytest.mark.parametrize(("mixer", "family"), WRITING)
@@ -148,7 +148,7 @@ def test_cached_is_uncached(mixer, family):
     decode = jit(functools.partial(module.apply, method="decode"))
     for cuts in ([*range(LENGTH + 1)], [0, 3, LENGTH], [0, LENGTH]):
         cache, found = start, []
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in itertools.pairwise(cuts):
             logits, cache = decode(variables, tokens[:, begin:end], cache)
             found.append(logits)
         np.testing.assert_allclose(jnp.concatenate(found, 1), whole, atol=1e-5)

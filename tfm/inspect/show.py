@@ -3,17 +3,15 @@
 import dataclasses
 import itertools
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from tfm.inspect.describe import Description, Part
 from tfm.inspect.flops import Flops
 from tfm.layers.stack import SCANNED
+from tfm.tables import console, table
 
 MEMORY = {
     "weights": "weights",
@@ -34,12 +32,10 @@ Saved: by jax.vjp, up to the outputs, without dropout, before XLA removes any of
 
 def show(found: Description) -> None:
     """Print the tables."""
-    console = Console(
-        width=None if sys.stdout.isatty() else 100, markup=False, highlight=False, emoji=False
-    )
-    for table in (tree_table(found), flops_table(found), memory_table(found)):
-        console.print(table, "")
-    console.print(NOTE)
+    out = console()
+    for each in (tree_table(found), flops_table(found), memory_table(found)):
+        out.print(each, "")
+    out.print(NOTE)
 
 
 def to_json(found: Description) -> dict[str, Any]:
@@ -55,7 +51,7 @@ def to_json(found: Description) -> dict[str, Any]:
 
 
 def tree_table(found: Description) -> Table:
-    out = _table(found.family, "shapes", ">parameters", ">share")
+    out = table(found.family, "shapes", ">parameters", ">share")
     for name, shapes, parameters in _rows([found.tree]):
         share = f"{100 * parameters / found.tree.parameters:.1f} %"
         out.add_row(name, shapes, f"{parameters:,}", "<0.1 %" if share == "0.0 %" else share)
@@ -100,7 +96,7 @@ def _shapes(part: Part) -> Iterator[tuple[int, ...]]:
 
 def flops_table(found: Description) -> Table:
     """Of the forward pass, and of training."""
-    out = _table(f"FLOPs, {_at(found)}", ">forward", ">forward + backward")
+    out = table(f"FLOPs, {_at(found)}", ">forward", ">forward + backward")
     tokens = found.batch * found.length
     least = "" if found.forward.exact and found.training.exact else ", at least"
     for name, number in {
@@ -114,7 +110,7 @@ def flops_table(found: Description) -> Table:
 
 
 def memory_table(found: Description) -> Table:
-    out = _table(f"memory, {_at(found)}", ">")
+    out = table(f"memory, {_at(found)}", ">")
     cache = {} if found.cache is None else dataclasses.asdict(found.cache)
     for key, number in {**found.memory, **cache}.items():
         if number:
@@ -122,15 +118,6 @@ def memory_table(found: Description) -> Table:
     if found.cache is not None:
         total = found.cache.total(found.batch, found.length)
         out.add_row("cache for decoding, of the batch", _short(total, "B"))
-    return out
-
-
-def _table(*columns: str) -> Table:
-    """A column whose name begins with > holds numbers."""
-    out = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), pad_edge=False)
-    for name in columns:
-        number = name.startswith(">")
-        out.add_column(name.lstrip(">"), justify="right" if number else "left", no_wrap=number)
     return out
 
 
