@@ -81,7 +81,13 @@ class Case:
         return "-".join(map(str, dataclasses.astuple(self)))
 
 
-def cover(tables: dict[str, Any], seed: int = 0) -> list[Case]:
+def cover_entries(tables: dict[str, Any]) -> list[Case]:
+    """Cases that hold every entry of every table at least once."""
+    most = max(len(table) for table in tables.values())
+    return [Case(**{n: list(t)[i % len(t)] for n, t in tables.items()}) for i in range(most)]
+
+
+def cover_pairs(tables: dict[str, Any], seed: int = 0) -> list[Case]:
     """Cases that bring every pair of entries of two different tables together at least once."""
     names, rng = list(tables), random.Random(seed)
     missing = {

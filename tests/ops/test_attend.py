@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from tests.helpers.cases import TABLES, WIDTH, Case, allowed, by_oracle, by_tfm, cover, numbers
+from tests.helpers.cases import (
+    TABLES,
+    WIDTH,
+    Case,
+    allowed,
+    by_oracle,
+    by_tfm,
+    cover_entries,
+    cover_pairs,
+    numbers,
+)
 from tests.helpers.quick import jit
 from tfm.ops.normalizers import NORMALIZERS
 
@@ -22,7 +32,7 @@ def allowed_tables(implementation):
     }
 
 
-def walk():
+def walk(cover):
     for implementation in IMPLEMENTATIONS:
         for case in cover(allowed_tables(implementation)):
             yield pytest.param(implementation, case, id=f"{implementation}-{case}")
@@ -40,10 +50,8 @@ def test_what_each_implementation_refuses():
     assert allowed_tables("fused") == {n: fused.get(n, list(t)) for n, t in TABLES.items()}
 
 
-@pytest.mark.parametrize(("implementation", "case"), list(walk()))
-def test_agrees_with_the_definition(implementation, case):
-    values64 = numbers(case)
-    values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
+def loss_of(case, values, implementation):
+    """A function of the arguments that gives a number and the outputs; and its cotangent."""
     options = {"implementation": implementation, **IMPLEMENTATIONS[implementation]}
     shape = *values["q"].shape[:3], case.value_width
     cotangent = np.random.default_rng(2).normal(size=shape)
@@ -52,10 +60,16 @@ def test_agrees_with_the_definition(implementation, case):
         out = by_tfm(case, values, **options)
         return jnp.sum(out.astype(jnp.float32) * cotangent.astype(np.float32)), out
 
-    training = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    (_, out), grads = training(values)
-    expected = by_oracle(case, values64)
-    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=2e-5)
+    return loss, cotangent
+
+
+@pytest.mark.parametrize(("implementation", "case"), list(walk(cover_pairs)))
+def test_agrees_with_the_definition(implementation, case):
+    values64 = numbers(case)
+    values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
+    loss, cotangent = loss_of(case, values, implementation)
+    (_, out), grads = jit(jax.value_and_grad(loss, has_aux=True))(values)
+    np.testing.assert_allclose(out, by_oracle(case, values64), rtol=1e-4, atol=2e-5)
 
     # Gradients: along a random direction of each argument, by differences of the definition.
     for name, x in values64.items():
@@ -71,8 +85,17 @@ def test_agrees_with_the_definition(implementation, case):
         scale = np.linalg.norm(grads[name]) * np.linalg.norm(along) + 1e-3
         assert abs(slope - (ahead - behind) / 2e-5) < 3e-5 * scale, name
 
+
+@pytest.mark.parametrize(("implementation", "case"), list(walk(cover_entries)))
+def test_compiled_is_eager_and_half_precision_is_near(implementation, case):
+    """Compiled with the compiler's own settings; every entry at least once."""
+    values64 = numbers(case)
+    values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
+    loss, _ = loss_of(case, values, implementation)
+    training = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, out), _ = training(values)
     with jax.disable_jit():
-        eager = by_tfm(case, values, **options)
+        _, eager = loss(values)
     np.testing.assert_allclose(eager, out, rtol=1e-5, atol=1e-6)
 
     if case.normalizer == "hard":
