@@ -28,7 +28,7 @@ SCORES = {"mine": Score(mine, params={"w_HK": np.ones}), "theirs": Score(theirs)
 def digest(tmp_path):
     def digest(text):
         (tmp_path / "file.py").write_text(text)
-        return origin.digest(tmp_path / "file.py", "SCORES", "mine")
+        return origin.digest((tmp_path / "file.py").read_text(), "SCORES", "mine")
 
     return digest
 
@@ -87,7 +87,7 @@ def test_modules_of_ones_own_count(line, digest, tmp_path, monkeypatch):
     text, found = FILE.replace("SCALE = 2.0", line), set()
     for scale in (2.0, 3.0):
         (tmp_path / "helping/hand.py").write_text(f"SCALE = {scale}\n")
-        origin._digest.cache_clear()
+        origin.digest.cache_clear()
         found.add(digest(text))
     assert len(found) == 2
 

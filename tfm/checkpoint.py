@@ -7,6 +7,7 @@ name that becomes the real one at the end.
 
 import json
 import logging
+import math
 import pathlib
 import zlib
 from collections.abc import Mapping
@@ -31,14 +32,13 @@ class Checkpoints:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.folder = (folder / "checkpoints").absolute()
         best = preservation_policy.BestN(
-            get_metric_fn=lambda metrics: metrics["loss"],
-            reverse=True,
-            n=1,
-            keep_checkpoints_without_metrics=False,
+            get_metric_fn=_loss, reverse=True, n=1, keep_checkpoints_without_metrics=False
         )
         policy = [preservation_policy.LatestN(keep), best]
         options = ocp.CheckpointManagerOptions(
             preservation_policy=preservation_policy.AnyPreservationPolicy(policy),
+            best_fn=_loss,  # without it Orbax does not write the losses
+            best_mode="min",
             cleanup_tmp_directories=not read_only,
             read_only=read_only,
         )
@@ -47,12 +47,13 @@ class Checkpoints:
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, step: int, items: Items, loss: float | None = None) -> None:
-        """Write in the background; without a loss it cannot be the best."""
+        """Write in the background; without a finite loss it cannot be the best."""
+        known = loss is not None and math.isfinite(loss)
         trees = jax.device_get(dict(items))
         note = {name: checksum(tree) for name, tree in trees.items()}
         args = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         composite = ocp.args.Composite(**args, note=ocp.args.JsonSave(note))
-        self.manager.save(step, args=composite, metrics=None if loss is None else {"loss": loss})
+        self.manager.save(step, args=composite, metrics={"loss": loss} if known else None)
 
     def newest(self, like: Items) -> tuple[dict[str, Any] | None, dict[int, str]]:
         """The newest checkpoint that is whole, and what is wrong with those that are newer."""
@@ -121,6 +122,10 @@ class Checkpoints:
 
     def close(self) -> None:
         self.manager.close()
+
+
+def _loss(metrics: Mapping[str, float]) -> float:
+    return metrics["loss"]
 
 
 def evaluated(variables: Mapping[str, Any]) -> dict[str, Any]:

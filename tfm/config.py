@@ -56,6 +56,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "DATASETS": (types.FunctionType,),
     "OBJECTIVES": (Objective, types.FunctionType, type),
 }
+_sources: dict[pathlib.Path, str] = {}  # the text of each file, as it was run
 _added_by: dict[tuple[str, str], pathlib.Path] = {}  # (table, name) → the file it came from
 
 
@@ -123,6 +124,7 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
     with user_code(str(path)):
+        _sources[path] = path.read_text()
         spec.loader.exec_module(module)
     for name in TABLES:
         if not isinstance(getattr(module, name, {}), dict):
@@ -161,7 +163,7 @@ def user_entries(spec: Spec) -> dict[str, UserEntry]:
             path = _added_by.get((names.get(id(table), ""), entry))
             if path is not None:
                 name = names[id(table)]
-                digest = origin.digest(path, name, entry)
+                digest = origin.digest(_sources[path], name, entry)
                 found[f"{name}.{entry}"] = UserEntry(str(path), digest)
     return dict(sorted(found.items()))
 

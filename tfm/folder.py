@@ -83,11 +83,16 @@ class Folder:
             temporary.unlink(missing_ok=True)
             raise UserError(f"cannot write {self.path / name}: {e.strerror}") from e
 
-    def read(self, name: str) -> dict[str, Any] | None:
+    @staticmethod
+    def read_in(path: str, name: str) -> dict[str, Any] | None:
+        """A file of a folder that may not exist, and is not made."""
         try:
-            return json.loads((self.path / name).read_text())
-        except FileNotFoundError:
+            return json.loads((pathlib.Path(path) / name).read_text())
+        except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        return self.read_in(str(self.path), name)
 
     def log(self, line: Mapping[str, Any]) -> None:
         try:

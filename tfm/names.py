@@ -60,6 +60,21 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
 
 
+def canonical(text: str, table: Mapping[str, Any]) -> str:
+    """The text in one spelling: without options that have their default values."""
+
+    class Plain(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            takes = inspect.signature(table[ast.unparse(node.func)]).parameters
+            kept = [
+                k for k in node.keywords if ast.literal_eval(k.value) != takes[str(k.arg)].default
+            ]
+            node.keywords = sorted(kept, key=lambda k: str(k.arg))
+            return node if kept else node.func
+
+    return ast.unparse(Plain().visit(ast.parse(text.strip(), mode="eval")))
+
+
 def _build(node: ast.expr, table: Mapping[str, Any], what: str, text: str) -> Any:
     match node:
         case ast.Name(id=name):

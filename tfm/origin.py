@@ -14,13 +14,9 @@ import sysconfig
 from collections.abc import Iterator
 
 
-def digest(path: pathlib.Path, table: str, name: str) -> str:
-    """A hash of `TABLE["name"]` of a Python file, and of all that it uses from the top level."""
-    return _digest(path.read_text(), table, name)
-
-
 @functools.lru_cache(maxsize=256)
-def _digest(text: str, table: str, name: str) -> str:
+def digest(text: str, table: str, name: str) -> str:
+    """A hash of `TABLE["name"]` of a Python file, and of all that it uses from the top level."""
     tree = ast.parse(text)
     _strip(tree)
     defined: dict[str, list[ast.stmt]] = {}

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from tfm.names import UserError, names_in, pick, read, suggest
+from tfm.names import UserError, canonical, names_in, pick, read, suggest
 
 Tree = Mapping[str, Any]
 Table = Mapping[str, Any]
@@ -207,7 +207,7 @@ def to_tree(spec: Spec) -> dict[str, Any]:
 
 
 def differences(spec: Spec) -> dict[str, Any]:
-    """The settings of a spec that differ from their defaults, as nested dicts."""
+    """The settings of a spec that differ from their defaults, as nested dicts, in one spelling."""
     out: dict[str, Any] = {}
     for own in dataclasses.fields(spec):
         value = getattr(spec, own.name)
@@ -215,8 +215,17 @@ def differences(spec: Spec) -> dict[str, Any]:
             if type(own.default) is not type(value) or value != own.default:
                 out[own.name] = differences(value)
         elif value != own.default:
-            out[own.name] = value
+            out[own.name] = _plain(own, value)
     return out
+
+
+def _plain(own: dataclasses.Field, value: Any) -> Any:
+    """A value without what does not matter: the spelling of a call."""
+    if isinstance(value, tuple):
+        return tuple(_plain(own, one) for one in value)
+    if "calls" in own.metadata and isinstance(value, Named) and value.entry is not None:
+        return canonical(value, own.metadata["table"]())
+    return value
 
 
 def named(spec: Spec) -> Iterator[tuple[Table, Named]]:

@@ -227,11 +227,10 @@ def test_state_space_is_its_recurrence():
     module = StateSpace(Dims(4, causal=True), 3)
     variables = module.init(jax.random.key(0), x, context)
     found, _, _ = module.apply(variables, x, context)
-    p = {name: np.asarray(leaf, np.float64) for name, leaf in variables["params"].items()}
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
     decay = np.exp(-np.exp(p["forward_log_radius"]) + 1j * np.exp(p["forward_log_phase"]))
-    matrix = lambda part: (
-        (p[f"forward_{part}_real"] + 1j * p[f"forward_{part}_imaginary"]) * np.sqrt(0.5)
-    )
+    kernel = lambda part: np.asarray(p[f"forward_{part}"]["kernel"], np.float64)
+    matrix = lambda part: (kernel(f"{part}_real") + 1j * kernel(f"{part}_imaginary")) * np.sqrt(0.5)
     h = np.zeros(3, complex)
     for t in range(9):
         h = decay * h + np.sqrt(1 - np.abs(decay) ** 2) * (x[0, t] @ matrix("in"))
@@ -253,7 +252,7 @@ def test_the_token_map_is_static_attention_without_normalising():
     module = TokenMLP(Dims(4, max_length=5))
     variables = module.init(jax.random.key(0), x, context)
     found, _, _ = module.apply(variables, x, context)
-    score = jax.tree_util.Partial(static, w_HLM=variables["params"]["w_LM"][None])
+    score = jax.tree_util.Partial(static, w_HLM=variables["params"]["map"]["kernel"].T[None])
     v = jnp.asarray(x)[:, :, None]
     wanted = attend(v, v, v, score=score, normalizer="none")[:, :, 0]
     np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -143,11 +143,10 @@ def test_the_unit_position_counts_real_tokens_only():
     np.testing.assert_allclose(padded[:, :4], alone, atol=1e-5)
 
 
-def test_positions_that_change_with_the_length_cannot_be_cached():
+def test_positions_that_change_with_the_length_are_refused_in_a_decoder():
     tree = {**TREE, "family": "decoder", "position": {"scheme": "unit"}}
-    module = build.model(to_spec(DecoderSpec, tree))
-    with pytest.raises(UserError, match="position.scheme='unit' changes as the sequence grows"):
-        module.init_cache(1, 8)
+    with pytest.raises(UserError, match="position.scheme='unit' depends on later tokens"):
+        build.model(to_spec(DecoderSpec, tree))
 
 
 @pytest.mark.parametrize("kind", ["batch", "sentence"])
@@ -268,3 +267,43 @@ def test_teacher_forcing_at_a_rate(score):
         token = jnp.argmax(logits, -1)
         wanted.append(logits)
     np.testing.assert_allclose(own, jnp.concatenate(wanted, 1), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mixer": "convolution", "mask": "window(left=1)"}, "mask='window.*takes no mask"),
+        ({"mixer": "convolution", "position": {"scheme": "rotary"}}, "'rotary' acts in attention"),
+        ({"mixer": "state_space", "dropout": {"attention": 0.1}}, "there is no attention"),
+        ({"attention": {"heads": 2, "projections": ("query", "key", "value"), "value_width": 3}},
+         "attention.projections: without 'out', 2 heads of 3 must be width=8"),
+        ({"attention": {"heads": 2, "projections": ("query",), "value_width": 3}},
+         "value_width: values are not projected"),
+    ],
+)  # fmt: skip
+def test_what_would_be_ignored_or_cannot_be_is_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        to_spec(EncoderSpec, {**TREE, **changes}, "model.")
+
+
+@pytest.mark.parametrize("kind", ["batch", "sentence"])
+def test_padding_changes_nothing_in_the_masked_lm_head(kind):
+    spec = to_spec(EncoderSpec, {**TREE, "norm": {"kind": kind}, "outputs": ("masked_lm",)})
+    module = build.model(spec)
+    tokens, valid = np.arange(6)[None], np.arange(6)[None] < 4
+    variables = module.init(jax.random.key(0), tokens)
+    other = np.where(valid, tokens, 9)
+    one, two = (
+        module.apply(variables, x, valid_BT=jnp.asarray(valid), train=True, mutable=["batch_stats"])
+        for x in (tokens, other)
+    )
+    np.testing.assert_allclose(one[0][:, :4], two[0][:, :4], atol=1e-5)
+    if kind == "batch":
+        assert np.any(one[1]["batch_stats"]["masked_lm_norm"]["mean"] != 0)
+
+
+def test_packed_rows_are_refused_where_segments_would_mix():
+    for changes in ({"mixer": "convolution"}, {"norm": {"kind": "sentence"}}):
+        module = build.model(to_spec(EncoderSpec, {**TREE, **changes}))
+        with pytest.raises(UserError, match="cannot keep the segments of a packed row apart"):
+            module.init(jax.random.key(0), np.zeros((1, 4), int), segment_BT=np.zeros((1, 4), int))

@@ -90,6 +90,7 @@ class Dataset:
     best: Best | None = None  # None: nobody knows
     bytes_per_token: float | None = None  # text
     decode: Callable[[Sequence[int] | np.ndarray], str] | None = None  # text
+    symbols: str = ""  # a hash of what the ids stand for, where another file may differ
     fingerprint: str = ""  # of name, options and files
 
     def __len__(self) -> int:

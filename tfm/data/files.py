@@ -26,6 +26,7 @@ class Text(NamedTuple):
     size: Callable[[slice], int]
     decode: Callable[[Ids], str]
     digest: str
+    symbols: str = ""  # a hash of what the ids stand for
 
 
 def _characters(name: str, raw: np.ndarray) -> Text:
@@ -47,6 +48,7 @@ def _characters(name: str, raw: np.ndarray) -> Text:
         size=lambda part: len(text[part].encode()),
         decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
         digest=_digest(raw),
+        symbols=_digest(code_V),
     )
 
 
@@ -118,6 +120,7 @@ class TextFile(Source):
             max_length=length + 1,
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
             decode=text.decode,
+            symbols=text.symbols,
         )
 
     def _check_sizes(self, train: int, held: int) -> None:

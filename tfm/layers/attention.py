@@ -47,9 +47,15 @@ class AttentionSpec(Spec):
             raise SpecError("kv_heads", f"{{key}}={self.groups} must divide heads={self.heads}")
         if self.share_qk and (self.groups != self.heads or "query" not in self.projections):
             raise SpecError("share_qk", "{key} needs a projection of queries, and kv_heads=None")
+        if self.value_width is not None and "value" not in self.projections:
+            raise SpecError("value_width", "{key}: values are not projected, so have their own")
         for bias, names in {"qkv_bias": ("query", "key", "value"), "out_bias": ("out",)}.items():
             if getattr(self, bias) and not set(names) & set(self.projections):
                 raise SpecError(bias, f"{{key}}: {', '.join(names)} is not in projections")
+
+    @property
+    def attends(self) -> bool:
+        return self.score != "none"
 
     @property
     def groups(self) -> int:
@@ -68,6 +74,17 @@ class AttentionSpec(Spec):
                 f"{key}.heads",
                 f"{{key}}={self.heads} does not divide {of}={width}; did you mean heads={near}? "
                 "Or give head_width",
+            )
+
+    def check_out(self, width: int, key: str) -> None:
+        """Raise if the heads do not add up to the width of the residual path that they join."""
+        values = self.value_width or self.key_width(width)
+        if "value" not in self.projections:
+            values = width // self.groups
+        if "out" not in self.projections and self.heads * values != width:
+            raise SpecError(
+                f"{key}.projections",
+                f"{{key}}: without 'out', {self.heads} heads of {values} must be width={width}",
             )
 
 

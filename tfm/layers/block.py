@@ -82,8 +82,25 @@ class BlockSpec(Spec):
             return
         if mixer.needs_attention and self.attention is None:
             raise SpecError("attention", f"{{key}} is missing: mixer={self.mixer!r} needs it")
-        if not mixer.masked and self.mask not in ("everything", "causal"):
-            raise SpecError("mask", f"{{key}}={self.mask!r}: mixer={self.mixer!r} takes no mask")
+        if mixer.masked:
+            return
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        for key in ("mask", "decoder_mask"):
+            if getattr(self, key, None) != usual.get(key):
+                value = getattr(self, key)
+                raise SpecError(key, f"{{key}}={value!r}: mixer={self.mixer!r} takes no mask")
+        scheme = self.position.scheme.entry
+        if scheme.rotate is not None or scheme.bias is not None:
+            raise SpecError(
+                "position.scheme",
+                f"{{key}}={self.position.scheme!r} acts in attention, and mixer={self.mixer!r} is "
+                "none; a table, as 'sinusoidal', joins the embeddings",
+            )
+        if not self.crosses and (self.dropout.attention is not None or self.init.small_query):
+            key = "init.small_query" if self.init.small_query else "dropout.attention"
+            raise SpecError(key, f"{{key}}: with mixer={self.mixer!r} there is no attention")
+
+    crosses = False  # whether there is attention to a source as well
 
     @property
     def used_mixer(self) -> Mixer | None:
@@ -91,7 +108,7 @@ class BlockSpec(Spec):
         mixer: Mixer | None = self.mixer.entry
         if mixer is None or not mixer.needs_attention:
             return mixer
-        return None if self.attention is None or self.attention.score == "none" else mixer
+        return mixer if self.attention is not None and self.attention.attends else None
 
     @property
     def attends(self) -> bool:
@@ -111,7 +128,7 @@ class Block(nn.Module):
     cross_spec: AttentionSpec | None = None
 
     def setup(self) -> None:
-        if self.cross_spec is not None and self.cross_spec.score != "none":
+        if self.cross_spec is not None and self.cross_spec.attends:
             self.cross = MultiHeadAttention(self.cross_spec, self.dims)
 
     def keys_values(self, source_BSD: Any, source_pos_BS: Array | None) -> Cache:
@@ -122,7 +139,7 @@ class Block(nn.Module):
 
     @property
     def has_cross(self) -> bool:
-        return self.cross_spec is not None and self.cross_spec.score != "none"
+        return self.cross_spec is not None and self.cross_spec.attends
 
     @nn.compact
     def __call__(
@@ -147,7 +164,7 @@ class Block(nn.Module):
                 own = None if cache is None else cache["mixer"]
                 y_BTD, own, auxiliary = mixer(x_BTD, context, own)
                 new_cache = None if cache is None else {**cache, "mixer": own}
-                losses.update(auxiliary.losses)
+                losses.update({f"{name}_{key}": x for key, x in auxiliary.losses.items()})
                 intermediates.update(auxiliary.intermediates)
                 return y_BTD
 
@@ -160,7 +177,7 @@ class Block(nn.Module):
 
             def transform(x_BTD: Array) -> Array:
                 y_BTD, own = feedforward(x_BTD, context.dropouts)
-                losses.update(own)
+                losses.update({f"feedforward_{key}": x for key, x in own.items()})
                 return y_BTD
 
             branches["feedforward"] = transform

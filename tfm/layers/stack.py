@@ -56,7 +56,7 @@ class Stack(nn.Module):
     @property
     def dims(self) -> Dims:
         spec = self.spec
-        cross = self.cross is not None and self.cross.score != "none"
+        cross = self.cross is not None and self.cross.attends
         parts = (spec.used_mixer is not None) + cross + (spec.feedforward.kind != "none")
         depth = max(self.count * parts, 1)
         return Dims(spec.width, spec.max_length, self.causal, depth, spec.init, spec.dtype.entry)
@@ -64,13 +64,18 @@ class Stack(nn.Module):
     def _check(self) -> None:
         spec = self.spec
         mixer, norm = spec.used_mixer, spec.norm.kind.entry
-        cross = self.cross is not None and self.cross.score != "none"
+        cross = self.cross is not None and self.cross.attends
         if mixer is None and not cross and spec.feedforward.kind == "none":
             raise UserError("without a mixer and a feed-forward nothing is left of a layer")
         if self.causal and norm is not None and not norm.causal:
             raise UserError(
                 f"norm.kind={spec.norm.kind!r} sees later tokens, so it cannot be used where a "
                 "token must not: in a decoder"
+            )
+        if self.causal and not self.scheme.causal:
+            raise UserError(
+                f"position.scheme={spec.position.scheme!r} depends on later tokens, so it cannot "
+                "be used in a decoder"
             )
         if self.causal and mixer is not None and not mixer.causal:
             raise UserError(

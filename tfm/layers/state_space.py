@@ -1,6 +1,7 @@
 """A diagonal state-space model: a linear recurrence, computed by a parallel scan."""
 
 import math
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -50,21 +51,20 @@ class StateSpace(nn.Module):
     def _direction(
         self, name: str, x_BTD: Array, valid_BT: Array | None, state_BN: Cache, reverse: bool
     ) -> tuple[Array, Cache]:
-        width, states, init = self.dims.width, self.states, initializers.lecun_normal()
+        dims, states = self.dims, self.states
 
-        def matrix(part: str, shape: tuple[int, int]) -> Array:
-            real, imaginary = (
-                self.param(f"{name}_{part}_{side}", init, shape) for side in ("real", "imaginary")
-            )
-            return lax.complex(real, imaginary) * math.sqrt(0.5)
+        def project(part: str, x: Array, features: int, init: Any) -> Array:
+            options = {"use_bias": False, "kernel_init": init, "dtype": jnp.float32}
+            return dims.dense(features, name=f"{name}_{part}", **options)(x)
 
         radius_N = jnp.exp(-jnp.exp(self.param(f"{name}_log_radius", _log_radius, (states,))))
         phase_N = jnp.exp(self.param(f"{name}_log_phase", _log_phase, (states,)))
         decay_N = radius_N * jnp.exp(1j * phase_N)
-        scale_N = jnp.sqrt(1 - radius_N**2)
-        u_BTN = (
-            jnp.einsum("BTD,DN->BTN", x_BTD, matrix("in", (width, states))) * scale_N[None, None]
+        u_BTN = lax.complex(
+            project("in_real", x_BTD, states, dims.kernel_init),
+            project("in_imaginary", x_BTD, states, dims.kernel_init),
         )
+        u_BTN *= (jnp.sqrt(1 - radius_N**2) * math.sqrt(0.5))[None, None]
         decay_BTN = jnp.broadcast_to(decay_N[None, None], u_BTN.shape)
         if valid_BT is not None:  # padding leaves the state as it is
             decay_BTN = jnp.where(valid_BT[..., None], decay_BTN, 1)
@@ -76,7 +76,9 @@ class StateSpace(nn.Module):
             return a[0] * b[0], b[0] * a[1] + b[1]
 
         _, h_BTN = lax.associative_scan(join, (decay_BTN, u_BTN), reverse=reverse, axis=1)
-        y_BTD = jnp.einsum("BTN,ND->BTD", h_BTN, matrix("out", (states, width))).real
+        real = project("out_real", h_BTN.real, dims.width, dims.residual_init)
+        imaginary = project("out_imaginary", h_BTN.imag, dims.width, dims.residual_init)
+        y_BTD = (real - imaginary) * math.sqrt(0.5)
         return y_BTD, None if state_BN is None else h_BTN[:, -1]
 
     def init_cache(self, batch: int, length: int) -> Cache:

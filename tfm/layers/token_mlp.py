@@ -1,9 +1,10 @@
 """Learned maps over positions: the transposed linear layer, and the token-mixing MLP."""
 
+from typing import Any
+
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
-from jax.nn import initializers
 
 from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.convolution import blank
@@ -31,15 +32,26 @@ class TokenMLP(nn.Module):
             raise UserError(f"mixer 'token_mlp': x is {length} long, but max_length={longest}")
         x_BTD = blank(x_BTD, context.valid_BT, 0)
 
-        def weight(name: str, rows: int, cols: int) -> Array:
-            init = initializers.lecun_normal(in_axis=-1, out_axis=-2)
-            return self.param(name, init, (rows, cols)).astype(x_BTD.dtype)
-
+        init, causal = self.dims.residual_init, self.dims.causal
         if self.hidden is None:
-            w_LM = weight("w_LM", longest, longest)[:length, :length]
-            w_LM = jnp.tril(w_LM) if self.dims.causal else w_LM
-            return jnp.einsum("TS,BSD->BTD", w_LM, x_BTD), cache, Auxiliary()
-        up_FM = weight("up_FM", self.hidden, longest)[:, :length]
-        down_LF = weight("down_LF", longest, self.hidden)[:length]
-        hidden_BFD = ACTIVATIONS["gelu"](jnp.einsum("FS,BSD->BFD", up_FM, x_BTD))
-        return jnp.einsum("TF,BFD->BTD", down_LF, hidden_BFD), cache, Auxiliary()
+            y_BTD = PositionMap(longest, longest, init, causal, name="map")(x_BTD)
+            return y_BTD[:, :length], cache, Auxiliary()
+        up = PositionMap(longest, self.hidden, self.dims.kernel_init, name="up")
+        down = PositionMap(self.hidden, longest, init, name="down")
+        return down(ACTIVATIONS["gelu"](up(x_BTD)))[:, :length], cache, Auxiliary()
+
+
+class PositionMap(nn.Module):
+    """y_t = Σ_s kernel_st x_s; with `causal`, over s ≤ t."""
+
+    inputs: int
+    outputs: int
+    init: Any
+    causal: bool = False
+
+    @nn.compact
+    def __call__(self, x_BSD: Array) -> Array:
+        kernel_ST = self.param("kernel", self.init, (self.inputs, self.outputs))
+        kernel_ST = jnp.triu(kernel_ST) if self.causal else kernel_ST
+        kernel_ST = kernel_ST[: x_BSD.shape[1]].astype(x_BSD.dtype)
+        return jnp.einsum("ST,BSD->BTD", kernel_ST, x_BSD)

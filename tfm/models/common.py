@@ -37,9 +37,17 @@ def visible(
 
 
 def check_packed(spec: BlockSpec, segment_BT: Array | None) -> None:
-    """Raise if rows are packed, but the mixer would mix what is packed into one."""
-    if segment_BT is not None and spec.used_mixer is not None and not spec.attends:
-        raise UserError(f"mixer={spec.mixer!r} cannot keep the segments of a packed row apart")
+    """Raise if rows are packed, but a part of the model would mix what is packed into one."""
+    if segment_BT is None:
+        return
+    parts = {
+        f"mixer={spec.mixer!r}": spec.used_mixer is None or spec.attends,
+        f"norm.kind={spec.norm.kind!r}": getattr(spec.norm.kind.entry, "causal", True),
+        f"position.scheme={spec.position.scheme!r}": spec.position.scheme.entry.causal,
+    }
+    for name, keeps_apart in parts.items():
+        if not keeps_apart:
+            raise UserError(f"{name} cannot keep the segments of a packed row apart")
 
 
 def check_valid(name: str, valid: Array | None, sizes: dict[str, int]) -> None:
@@ -115,10 +123,8 @@ def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) ->
         reason = f"mixer={spec.mixer!r} mixes the whole sequence at once"
     elif norm is not None and not norm.causal:
         reason = f"norm.kind={spec.norm.kind!r} sees later tokens"
-    elif spec.attends and not mask.entry.is_causal():
+    elif spec.attends and not mask.entry.is_causal(length):
         reason = f"mask={mask!r} shows later tokens"
-    elif not scheme.entry.cacheable:
-        reason = f"position.scheme={scheme!r} changes as the sequence grows"
     elif spec.attends and spec.attention and not spec.attention.score.entry.cacheable:
         reason = f"attention.score={spec.attention.score!r} is not cacheable"
     if reason is not None:

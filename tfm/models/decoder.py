@@ -19,6 +19,7 @@ from tfm.models.common import (
     visible,
 )
 from tfm.models.spec import DecoderSpec
+from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
 
@@ -56,7 +57,10 @@ class Decoder(nn.Module):
         check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights")
         mask = self.spec.mask.entry
-        mask = mask if prefix_B is None else mask | masks.prefix(prefix_B)
+        if prefix_B is not None:
+            if not self.spec.attends:
+                raise UserError(f"prefix_B: mixer={self.spec.mixer!r} takes no mask")
+            mask = mask | masks.prefix(prefix_B)
         context = Context(
             visible(mask, valid_BT, segment_BT),
             valid_BT=valid_BT,

@@ -64,7 +64,9 @@ class Encoder(nn.Module):
                 kind = GATED.get(spec.feedforward.kind, spec.feedforward.kind)
                 activation = ACTIVATIONS.get(kind, ACTIVATIONS["gelu"])
                 hidden_BTD = activation(dims.dense(spec.width, name="masked_lm")(x_BTD))
-                hidden_BTD = normalize(spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD)
+                hidden_BTD = normalize(
+                    spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, valid_BT, train
+                )
                 bias_V = self.param("masked_lm_bias", initializers.zeros, (known(spec.vocab),))
                 logits[name] = embed.logits(hidden_BTD) + bias_V[None, None]
             else:

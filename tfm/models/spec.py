@@ -75,6 +75,7 @@ class TransformerSpec(BlockSpec, ModelSpec):
             attention: AttentionSpec | None = getattr(self, name, None)
             if attention is not None:
                 attention.check_width(self.width, name)
+                attention.check_out(self.width, name)
         self.position.check_joins(self.position.scheme, "position.scheme")
         if (self.position.width or 0) >= self.width:
             raise SpecError(
@@ -127,7 +128,7 @@ class EncoderSpec(TransformerSpec):
         super().check()
         if len(set(self.outputs)) < len(self.outputs):
             raise SpecError("outputs", f"{{key}}={tuple(map(str, self.outputs))}: each only once")
-        if self.classes is not None and not set(self.outputs) - {"masked_lm"}:
+        if self.classes is not None and set(self.outputs) == {"masked_lm"}:
             raise SpecError("classes", f"{{key}}={self.classes}: no output has classes")
 
     @property
@@ -136,7 +137,7 @@ class EncoderSpec(TransformerSpec):
 
     @property
     def drops_head(self) -> bool:  # type: ignore[override]
-        return bool({"classify", "tag"} & set(self.outputs))
+        return not self.outputs or bool({"classify", "tag"} & set(self.outputs))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,7 @@ class EncoderDecoderSpec(TransformerSpec):
     """
 
     family: str = "encoder_decoder"
+    crosses = True
     decoder_layers: int | None = size(None)  # None: as many as layers
     decoder_scheme: Named | None = call(lambda: POSITIONS, None)  # None: position.scheme
     decoder_mask: Named = call(lambda: MASKS, "causal")
@@ -273,7 +275,7 @@ class SeqToSeqSpec(PlainSpec):
 
     @property
     def attends(self) -> bool:
-        return self.attention is not None and self.attention.score != "none"
+        return self.attention is not None and self.attention.attends
 
     @property
     def sites(self) -> tuple[str, ...]:  # type: ignore[override]

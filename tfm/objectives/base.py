@@ -11,6 +11,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.data.dataset import FORMS, Dataset, Examples
+from tfm.names import UserError
 
 Sums = Mapping[str, np.ndarray]
 
@@ -31,6 +32,7 @@ class Objective:
 
     families: ClassVar[tuple[str, ...]]  # of models
     forms: ClassVar[tuple[str, ...]]  # of data
+    same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
 
     @property
     def head(self) -> Mapping[str, Any]:
@@ -65,6 +67,8 @@ class Objective:
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         """Loss per token and what follows from it; accuracy per token and per example."""
         total = {name: float(np.sum(x)) for name, x in sums.items()}
+        if not total["count"]:
+            raise UserError("no token of the data is scored: evaluate more examples, or mask more")
         loss = total["loss"] / total["count"]
         return {
             "loss": loss,

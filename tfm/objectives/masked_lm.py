@@ -24,6 +24,7 @@ class MaskedLM(Objective):
     random: float = 0.1
 
     families = ("encoder",)
+    same_vocab = True  # the mask's id comes after the data's own
     forms = ("text",)
 
     def __post_init__(self) -> None:

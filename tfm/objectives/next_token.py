@@ -22,7 +22,8 @@ class NextToken(Objective):
 
     @property
     def head(self) -> dict[str, Any]:
-        return {"shape": "N:N", "bidirectional": False}  # both directions would show what is next
+        # Both directions would show what is next, and classes are not the vocabulary.
+        return {"shape": "N:N", "bidirectional": False, "classes": None}
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}

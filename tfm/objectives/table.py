@@ -39,6 +39,14 @@ def accepting(dataset: Dataset) -> list[str]:
     return [name for name, objective in made.items() if objective.refuses(dataset) is None]
 
 
+def check_same_ids(objective: Objective, trained: Dataset, other: Dataset) -> None:
+    """Raise if an id does not mean the same in data that a model is evaluated on."""
+    if trained.symbols != other.symbols and trained.symbols and other.symbols:
+        raise UserError("its ids stand for other characters than those of the training data")
+    if objective.same_vocab and trained.vocab != other.vocab:
+        raise UserError(f"it has {other.vocab} ids, and the training data {trained.vocab}")
+
+
 def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
     """The spec of a model with the sizes and the head that its config leaves open. What is given
     must be enough for the data and the objective."""
@@ -46,9 +54,11 @@ def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
     changes: dict[str, Any] = {}
     for key, needed in objective.head.items():
         value = getattr(spec, key, needed)
+        if value == needed:
+            continue
         if value in (None, ()):
             changes[key] = needed
-        elif value != needed:
+        else:
             raise UserError(f"model.{key}={value!r}: the objective needs {needed!r}")
     for key, least in objective.sizes(dataset).items():
         value = getattr(spec, key, least)
@@ -57,8 +67,13 @@ def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
         elif value < least or (key == "vector" and value != least):
             how = "exactly" if key == "vector" else "at least"
             raise UserError(f"model.{key}={value}: the data need {how} {least}")
+    target = getattr(spec, "decoder_vocab", None)
+    if target is not None and target < objective.sizes(dataset)["vocab"]:
+        raise UserError(f"model.decoder_vocab={target}: the data need at least {dataset.vocab}")
     # A tied recurrent model has no head of its own: its classes are its vocabulary.
     if getattr(spec, "family", None) == "recurrent" and spec.tied:
+        if objective.sizes(dataset).get("classes", 0) > (spec.vocab or dataset.vocab):
+            raise UserError("model.tied: the data have more classes than the vocabulary has words")
         changes.pop("classes", None)
     try:
         return dataclasses.replace(spec, **changes) if changes else model

@@ -17,7 +17,7 @@ class VectorToSequence(Objective):
 
     @property
     def head(self) -> dict[str, Any]:
-        return {"shape": "1:N"}
+        return {"shape": "1:N", "classes": None}
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab, "vector": dataset.vector or 0}

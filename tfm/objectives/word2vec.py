@@ -9,13 +9,9 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset, Examples
+from tfm.models.spec import KINDS
 from tfm.names import UserError, pick
 from tfm.objectives.base import Batch, Objective, int32
-
-KINDS = {
-    "skip_gram": "one word predicts a word around it",
-    "cbow": "the words around predict the one in the middle",
-}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Position:
     bias: Callable[..., Array] | None = None  # (q_pos_BT, k_pos_BS, heads, **params) → BHTS
     params: Mapping[str, initializers.Initializer] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    cacheable: bool = True  # a token's position does not depend on the tokens after it
+    causal: bool = True  # a token's position does not depend on the tokens after it
 
 
 def none() -> Position:
@@ -73,7 +73,7 @@ def unit() -> Position:
         last_B1 = jnp.maximum(length_B - 1, 1)[:, None]
         return _repeated(pos_BT.astype(F32) / last_B1.astype(F32), width)
 
-    return Position(table=table, cacheable=False)
+    return Position(table=table, causal=False)
 
 
 def binary() -> Position:

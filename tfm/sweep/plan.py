@@ -17,7 +17,7 @@ from tfm.spec import Spec, Tree, replaced, to_spec
 from tfm.sweep.labels import config_names, label, label_keys
 from tfm.sweep.space import Point, within
 from tfm.sweep.study import Study
-from tfm.train.identity import identity
+from tfm.train.identity import identity, init_digest
 from tfm.train.loop import structure
 from tfm.train.spec import RunSpec, open_data
 
@@ -130,7 +130,8 @@ class _Base:
             self.opened[key] = self._open(run)
         model, fingerprints, files = self.opened[key]
         run = dataclasses.replace(run, model=model)
-        return Job(identity(run, fingerprints), "", "", point, run, files)
+        name = identity(run, fingerprints, init_digest(run))
+        return Job(name, "", "", point, run, files)
 
     def _run(self, tree: Tree) -> RunSpec:
         """The run of a tree, as `to_spec` makes it. Points share most of their groups, so each

@@ -43,8 +43,8 @@ def main(argv: Sequence[str]) -> None:
 def _model(tree: Tree) -> ModelSpec:
     """The model of a config. With data, it is the one that would be trained."""
     if "data" in tree:
-        # A run's folder also writes these two.
-        run = read({key: value for key, value in tree.items() if key not in ("id", "entries")})
+        own = ("id", "entries", "init_digest")  # which a run's folder adds
+        run = read({key: value for key, value in tree.items() if key not in own})
         return open_data(run)[0].model
     spec = build.spec(tree)
     if spec.vocab is None:

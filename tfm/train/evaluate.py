@@ -8,7 +8,7 @@ from tfm.data.datasets import open_dataset
 from tfm.evaluate import metrics
 from tfm.names import UserError, read
 from tfm.objectives.batches import eval_batches
-from tfm.objectives.table import OBJECTIVES, open_sizes
+from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 from tfm.spec import to_spec
 from tfm.train.load import load
 from tfm.train.spec import DataSpec
@@ -21,7 +21,7 @@ def evaluate(
     dataset: str | None = None,
     objective: str | None = None,
     examples: int | None = None,
-    checkpoint: str = "last",
+    checkpoint: str = "best",
 ) -> tuple[dict[str, Any], list[str]]:
     """Metrics with intervals, and messages about damaged checkpoints."""
     loaded = load(workdir, checkpoint)
@@ -42,6 +42,12 @@ def evaluate(
     if reason is not None:
         raise UserError(f"data set {str(text)!r}: objective {name!r} {reason}")
     open_sizes(loaded.spec, shown, opened)
+    if run is not None:
+        trained = open_dataset(run.data.dataset, "train", run.data.examples, run.data.seed)
+        try:
+            check_same_ids(shown, trained, opened)
+        except UserError as e:
+            raise UserError(f"data set {str(text)!r}: {e}") from e
     step = jax.jit(lambda variables, batch: eval_step(loaded.model, shown, variables, batch))
     batches = eval_batches(shown, opened, data.eval_batch)
     sums = metrics.evaluate(step, loaded.variables, batches)

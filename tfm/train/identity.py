@@ -17,6 +17,7 @@ import tfm
 from tfm import origin
 from tfm.checkpoint import Checkpoints
 from tfm.config import user_entries
+from tfm.folder import Folder
 from tfm.spec import differences
 from tfm.train.spec import RunSpec
 
@@ -29,18 +30,29 @@ NO_EFFECT_ON_RESULTS = ("train/board.py", "train/identity.py", "train/main.py")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
-def identity(run: RunSpec, fingerprints: Sequence[str]) -> str:
+def init_digest(run: RunSpec, workdir: str | None = None) -> str | None:
+    """A hash of the weights that a run starts from. A run that has begun in `workdir` keeps its
+    own, so that the other run may go on or be deleted."""
+    if run.train.init_from is None:
+        return None
+    known = None if workdir is None else Folder.read_in(workdir, "config.json")
+    if known is not None and "init_digest" in known:
+        return known["init_digest"]
+    return Checkpoints(pathlib.Path(run.train.init_from), read_only=True).digest("best")
+
+
+def identity(run: RunSpec, fingerprints: Sequence[str], init: str | None = None) -> str:
     """A hash of what decides the result: settings off their defaults, the data, and the source of
     the entries of users' own tables. Not paths, nor how often it is logged.
 
-    The run is one whose sizes are filled in, and `fingerprints` are those of its data.
+    The run is one whose sizes are filled in, `fingerprints` are those of its data, and `init` is
+    its `init_digest`.
     """
     settings = differences(run)
     for group, ignored in {"data": ("dataset", "tests"), "train": NO_RESULT}.items():
         settings[group] = {k: v for k, v in settings[group].items() if k not in ignored}
-    if run.train.init_from is not None:  # the weights count, not where they lie
-        checkpoints = Checkpoints(pathlib.Path(run.train.init_from), read_only=True)
-        settings["train"]["init_from"] = checkpoints.digest("best")
+    if init is not None:  # the weights count, not where they lie
+        settings["train"]["init_from"] = init
     own = {name: entry.digest for name, entry in user_entries(run).items()}
     more = {"family": run.model.family, "fingerprints": list(fingerprints), "entries": own}
     return _digest({**settings, **more})

@@ -33,8 +33,8 @@ from tfm.objectives.batches import eval_batches, train_batch
 from tfm.spec import Named, to_tree
 from tfm.train import step as steps
 from tfm.train.board import Board
-from tfm.train.finetune import initial_params
-from tfm.train.identity import identity, is_stale, profile
+from tfm.train.finetune import initial_variables
+from tfm.train.identity import identity, init_digest, is_stale, profile
 from tfm.train.optimizer import OptimizerSpec
 from tfm.train.spec import RunSpec, TrainSpec, open_data
 from tfm.train.step import TrainState
@@ -71,7 +71,8 @@ def train(
     the id that the run had when it was planned.
     """
     run, data = open_data(run)
-    name = identity(run, [dataset.fingerprint for dataset in data.values()])
+    init = init_digest(run, workdir)
+    name = identity(run, [dataset.fingerprint for dataset in data.values()], init)
     if expected not in (None, name):
         raise UserError(f"a file that decides the result of {expected} was edited since it began")
     folder = Folder(workdir)
@@ -85,7 +86,8 @@ def train(
             watcher.message(f"{workdir}: finished before{old}")
             return summary
         own = [[entry, *where] for entry, where in user_entries(run).items()]
-        folder.write("config.json", {"id": name, "entries": own, **to_tree(run)})
+        more = {"id": name, "entries": own, "init_digest": init}
+        folder.write("config.json", {**more, **to_tree(run)})
         _record_profile(folder, watcher)
         with _Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
@@ -144,7 +146,7 @@ class _Training:
             loss = None
             if done % eval_every == 0 or last:
                 loss = self._evaluate(done, state)
-            if done % save_every == 0 or last or self.stop.asked:
+            if loss is not None or done % save_every == 0 or self.stop.asked:
                 self.checkpoints.save(done, state.items(), loss)
             if logs and int(state.diverged) >= 0:
                 return self._finish(state, "diverged")
@@ -173,12 +175,16 @@ class _Training:
         train = self.spec.train
         if train.init_from is None:
             return state
-        params, report = initial_params(state.params, train.init_from, train.init_pattern)
+        before = {"params": state.params, **state.model_state}
+        after, report = initial_variables(before, train.init_from, train.init_pattern)
+        if init_digest(self.spec) != init_digest(self.spec, str(self.folder.path)):
+            raise UserError(f"train.init_from={train.init_from!r} has changed since the run began")
+        params = after.pop("params")
         for name, paths in report.items():
-            self.watcher.message(f"{train.init_from}: {len(paths)} parameters {name}")
+            self.watcher.message(f"{train.init_from}: {len(paths)} arrays {name}")
         self.folder.write("init.json", report)
         ema = None if state.ema is None else jax.tree.map(jnp.copy, params)  # both are donated
-        return state.replace(params=params, ema=ema)
+        return state.replace(params=params, model_state=after, ema=ema)
 
     def _batch(self, step: int) -> Batch:
         return train_batch(self.objective, self.data["train"], self.plan, self.spec.seed, step)
@@ -269,11 +275,11 @@ def _without(line: Mapping[str, Any]) -> dict[str, Any]:
 def train_flops(run: RunSpec, batch: Batch) -> int:
     """Forward and backward over all steps, for batches of this shape; not the optimiser's."""
     shapes = {name: (x.shape, x.dtype.name) for name, x in batch.inputs.items()}
-    return run.train.steps * _step_flops(structure(run)[0], tuple(shapes.items()))
+    return run.train.steps * _step_flops(structure(run)[0], tuple(shapes.items()), _own(run))
 
 
 @functools.lru_cache(maxsize=64)
-def _step_flops(model: Any, shapes: Any) -> int:
+def _step_flops(model: Any, shapes: Any, own: Any) -> int:
     inputs = {name: jax.ShapeDtypeStruct(*what) for name, what in shapes}
     return describe.flops(model, inputs)[1].total
 
@@ -285,7 +291,12 @@ def numbers_of(run: RunSpec) -> steps.Numbers:
 
 def compiled(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """init, train_step and eval_step; runs that differ only in numbers share them."""
-    return _compiled(*structure(run))
+    return _compiled(*structure(run), _own(run))
+
+
+def _own(run: RunSpec) -> tuple[Any, ...]:
+    """The user's own entries: a spec names them, but an edited one is another."""
+    return tuple(user_entries(run).items())
 
 
 def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
@@ -316,7 +327,7 @@ def _on(value: float | None) -> float | None:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(model: Any, objective: Named, opt: OptimizerSpec, train: TrainSpec) -> Any:
+def _compiled(model: Any, objective: Named, opt: OptimizerSpec, train: TrainSpec, own: Any) -> Any:
     return steps.compiled(build.model(model), objective.entry, opt, train)
 
 

@@ -1,12 +1,14 @@
 """Train a model, or evaluate a trained one.
 
   tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
-  tfm eval WORKDIR [--split=valid] [--dataset=NAME] [--objective=NAME] [--checkpoint=last]
+  tfm eval WORKDIR [--split=valid] [--checkpoint=best] [--dataset=NAME] [--objective=NAME]
+                   [--examples=N]
 
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
 holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints and TensorBoard's files.
-eval reads the checkpoint `last` or `best` and gives loss, perplexity, accuracy, exact matches and
-(of text) bits per byte, with 95 % intervals over the examples; JSON is its last output.
+eval reads the checkpoint `best` (by validation loss) or `last`. It gives loss, perplexity,
+accuracy, exact matches and, for text, bits per byte, with 95 % intervals over the examples, as
+JSON. An imported model needs --dataset and --objective.
 """
 
 import json

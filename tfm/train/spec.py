@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
-from tfm.objectives.table import OBJECTIVES, accepting, open_sizes
+from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
 from tfm.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 from tfm.train.optimizer import OptimizerSpec
 
@@ -51,10 +52,22 @@ class TrainSpec(Spec):
     on_nonfinite: Named = choice(lambda: ON_NONFINITE, "stop")  # loss or gradient
     log_every: int = size(50)
     eval_every: int | None = size(None)  # None: at the end
-    save_every: int | None = size(None)  # None: when it is evaluated
+    save_every: int | None = size(None)  # besides when it is evaluated
     keep: int = size(2)  # checkpoints, besides the best
     init_from: str | None = None  # a run folder whose parameters this run starts from
-    init_pattern: str = ".*"  # the paths of those that are taken, a regular expression
+    init_pattern: str | None = None  # the paths of those that are taken, a regular expression
+
+    def check(self) -> None:
+        if self.init_pattern is None:
+            return
+        if self.init_from is None:
+            raise SpecError("init_pattern", f"{{key}}={self.init_pattern!r}: init_from is missing")
+        try:
+            re.compile(self.init_pattern)
+        except re.error as e:
+            raise SpecError(
+                "init_pattern", f"{{key}}={self.init_pattern!r} is no regular expression: {e}"
+            ) from e
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,9 +111,10 @@ def of_folder(workdir: str) -> RunSpec:
     for name, file, digest in tree.pop("entries", []):
         table, _, entry = name.partition(".")
         run_file(pathlib.Path(file))
-        if origin.digest(pathlib.Path(file), table, entry) != digest:
+        if origin.digest(pathlib.Path(file).read_text(), table, entry) != digest:
             raise UserError(f"{workdir}: {table}[{entry!r}] of {file} was edited since it was run")
-    tree.pop("id", None)
+    for key in ("id", "init_digest"):
+        tree.pop(key, None)
     try:
         return read(tree)
     except UserError as e:
@@ -124,6 +138,7 @@ def open_data(run: RunSpec) -> tuple[RunSpec, dict[str, Dataset]]:
             fits = ", ".join(accepting(dataset))
             raise UserError(f"objective {run.objective!r} {reason}; this data allows: {fits}")
         try:
+            check_same_ids(objective, found["train"], dataset)
             model = open_sizes(model, objective, dataset)
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
