@@ -1,6 +1,6 @@
 import pytest
 
-from tfm.names import UserError, pick, read
+from tfm.names import UserError, canonical, pick, read
 from tfm.ops import masks
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import POSITIONS
@@ -46,3 +46,16 @@ def test_what_cannot_be_read_is_named(text, message):
 def test_entries_without_options_refuse_them():
     with pytest.raises(UserError, match="score 'dot' has no option 'scale'; it takes none"):
         read("dot(scale=2)", SCORES, "score")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("causal", "causal"),
+        ("causal()", "causal"),
+        ("window(left=3, right=0)", "window(left=3)"),
+        ("window( right=1,left=3 )&~strided(stride=2)", "window(left=3, right=1) & ~strided(stride=2)"),
+    ],
+)  # fmt: skip
+def test_one_spelling_for_each_call(text, wanted):
+    assert canonical(text, MASKS) == wanted

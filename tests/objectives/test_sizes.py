@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tfm.data.datasets import open_dataset
 from tfm.names import UserError, read
-from tfm.objectives.table import OBJECTIVES, open_sizes
+from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,3 +102,42 @@ def test_classes_as_tokens_follow_the_special_ids():
 def test_what_does_not_fit_is_named(model, objective, text, message):
     with pytest.raises(UserError, match=message):
         opened(model, objective, text)
+
+
+def test_classes_are_refused_where_the_vocabulary_is_predicted():
+    with pytest.raises(UserError, match="model.classes=2: the objective needs None"):
+        opened(Recurrent(classes=2), "next_token", "dyck")
+
+
+def test_a_decoder_vocabulary_that_is_too_small_is_named():
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        vocab: int | None = None
+        decoder_vocab: int | None = 4
+
+    with pytest.raises(UserError, match="model.decoder_vocab=4: the data need at least 9"):
+        opened(Pair(), "seq2seq", "copy(vocab=9)")
+
+
+def test_data_whose_ids_mean_something_else_is_refused(tmp_path):
+    def text(letters):
+        path = tmp_path / f"{letters}.txt"
+        path.write_text(letters * 20)
+        return open_dataset(f"characters(path={str(path)!r}, length=4)", "train")
+
+    objective = read("next_token", OBJECTIVES, "")
+    check_same_ids(objective, text("abc"), text("cba"))
+    with pytest.raises(UserError, match="its ids stand for other characters"):
+        check_same_ids(objective, text("abc"), text("bcd"))
+    masked = read("masked_lm", OBJECTIVES, "")
+    four, two = (open_dataset(f"dyck(kinds={kinds})", "train", 9) for kinds in (4, 2))
+    check_same_ids(objective, four, two)
+    with pytest.raises(UserError, match="it has 7 ids, and the training data 11"):
+        check_same_ids(masked, four, two)
+
+
+def test_data_without_a_scored_token_is_an_error():
+    objective = read("next_token", OBJECTIVES, "")
+    nothing = {name: np.zeros(3) for name in ("loss", "correct", "count")}
+    with pytest.raises(UserError, match="no token of the data is scored"):
+        objective.metrics(nothing, open_dataset("dyck", "train", 9))
