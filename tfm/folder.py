@@ -54,8 +54,10 @@ class Folder:
     def lock(self, patience: float = 0.0) -> Iterator[None]:
         """No other process may write here meanwhile; the lock of a killed process ends with it.
 
-        `patience` is for how many seconds to wait for another process.
+        `patience` is for how many seconds to wait for another process; at least so long that
+        `tfm ls`, which looks at the lock for a moment, is never in the way.
         """
+        patience = max(patience, 0.5)
         until = time.monotonic() + patience
         with self._open("lock", "w") as file:
             while True:

@@ -65,9 +65,9 @@ def both(**changes):
     return transformer(EncoderDecoderSpec, **changes)
 
 
-CACHEABLE = [name for name, make in POSITIONS.items() if make().cacheable]
+CAUSAL = [name for name, make in POSITIONS.items() if make().causal]
 MODELS = {
-    **{f"decoder-{scheme}": lambda scheme=scheme: decoder(scheme=scheme) for scheme in CACHEABLE},
+    **{f"decoder-{scheme}": lambda scheme=scheme: decoder(scheme=scheme) for scheme in CAUSAL},
     "decoder-own-relative": lambda: decoder(scheme="relative", share=False, scan=False),
     "decoder-unrolled": lambda: decoder(scheme="learned", scan=False),
     "decoder-remat": lambda: decoder(scheme="rotary", remat="full"),
@@ -178,7 +178,6 @@ def whole_sequence():
         (lambda: decoder(mask="causal | prefix(length=2)"), "mask='causal | prefix.* shows later"),
         (lambda: decoder(mask="window(left=2, right=1)"), "mask='window.* shows later tokens"),
         (lambda: decoder(mixer="whole"), "mixer='whole' mixes the whole sequence at once"),
-        (lambda: decoder(scheme="unit"), "position.scheme='unit' changes as the sequence grows"),
         (lambda: decoder(score="later"), "attention.score='later' is not cacheable"),
         (lambda: decoder(scheme="learned"), "length 20 is beyond max_length=12"),
         (lambda: both(decoder_mask="everything"), "mask='everything' shows later tokens"),
@@ -199,4 +198,6 @@ def test_what_cannot_be_decoded_is_refused_with_the_reason(make, message, monkey
 
 
 def test_which_positions_depend_on_later_tokens():
-    assert set(POSITIONS) - set(CACHEABLE) == {"unit"}
+    assert set(POSITIONS) - set(CAUSAL) == {"unit"}
+    with pytest.raises(UserError, match="position.scheme='unit' depends on later tokens"):
+        decoder(scheme="unit")
