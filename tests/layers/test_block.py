@@ -203,7 +203,7 @@ def test_a_mixer_of_ones_own(monkeypatch):
     mean = np.stack([np.mean(np.asarray(X)[:, : t + 1], 1) for t in range(ROWS)], 1)
     np.testing.assert_allclose(out, X + mean, atol=1e-6)
     np.testing.assert_allclose(auxiliary.intermediates["mean_BTD"], mean, atol=1e-6)
-    np.testing.assert_allclose(auxiliary.losses["size"], np.mean(mean**2), rtol=1e-5)
+    np.testing.assert_allclose(auxiliary.losses["average_size"], np.mean(mean**2), rtol=1e-5)
     with pytest.raises(UserError, match="mask='window.*mixer='average' takes no mask"):
         block(mixer="average", mask="window(left=2)")
     with pytest.raises(UserError, match="unknown mixer 'averag'; did you mean 'average'"):

@@ -202,6 +202,8 @@ def test_through_the_door():
         spec = build.spec({"model": part})
         assert isinstance(build.model(spec), Recurrent)
         assert ("vector_BD" in build.example(spec, 2, 5)) == (spec.shape == "1:N")
+    with pytest.raises(UserError, match="model.vector is missing, and no data set is there"):
+        build.model(model(shape="1:N").spec)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +214,7 @@ def test_through_the_door():
         ({"tied": True}, "width=6 equals the states' width, 5"),
         ({"tied": True, "hidden": 6, "bidirectional": True}, "the states' width, 12"),
         ({"tied": True, "hidden": 6, "classes": 3}, r"classes is None \(not 3\)"),
-        ({"shape": "1:N"}, "vector=None with shape='1:N'"),
-        ({"vector": 3}, "vector=3 with shape='N:N'"),
+        ({"vector": 3, "shape": "N:N"}, "vector=3: shape='N:N' has no vector"),
         (
             {"shape": "1:N", "vector": 3, "bidirectional": True},
             "bidirectional: .1:N. writes what it would read",

@@ -294,13 +294,13 @@ def test_losses_of_all_layers_are_summed(monkeypatch, scan):
     params = init(module, TOKENS)
     _, made = call(module, params, TOKENS, capture=("losses", "states"))
     wanted = sum(np.mean(np.square(states)) for states in made["states_NBTD"])
-    assert set(made["losses"]) == {"square"}
-    np.testing.assert_allclose(made["losses"]["square"], wanted, rtol=1e-5)
+    assert set(made["losses"]) == {"feedforward_square"}
+    np.testing.assert_allclose(made["losses"]["feedforward_square"], wanted, rtol=1e-5)
     both, _ = make("encoder_decoder", **changes, scan=scan)
     made = jax.eval_shape(
         lambda: both.init_with_output(jax.random.key(0), SOURCE, TOKENS, capture=("losses",))
     )[0][1]
-    assert set(made["losses"]) == {"encoder_square", "decoder_square"}
+    assert set(made["losses"]) == {f"{side}_feedforward_square" for side in ("encoder", "decoder")}
 
 
 def test_missing_layers_are_noticed():
