@@ -244,9 +244,9 @@ def test_folders_that_cannot_be_read_are_named(tmp_path, capsys):
 
 def test_params_that_cannot_be_read_are_named(tmp_path, capsys):
     folder.import_folder(write(tmp_path / "hf"), f"{tmp_path}/run")
-    (tmp_path / "run/params/_METADATA").unlink()
+    (tmp_path / "run/checkpoints/0/variables/_METADATA").unlink()
     assert run("export", f"{tmp_path}/run", f"{tmp_path}/back") == 2
-    assert "params is damaged" in capsys.readouterr().err
+    assert "checkpoint 0 is damaged" in capsys.readouterr().err
     assert not (tmp_path / "back").exists()
 
 
@@ -282,7 +282,7 @@ def test_models_that_transformers_does_not_know_are_refused():
             dataclasses.replace(spec, norm=dataclasses.replace(spec.norm, placement="sandwich")),
             params,
         )
-    for key, value in {"value_width": 5, "projections": ("query", "key", "value")}.items():
+    for key, value in {"value_width": 5, "projections": ("key", "value", "out")}.items():
         other = dataclasses.replace(spec.attention, **{key: value})
         with pytest.raises(UserError, match=f"llama: cannot say model.attention.{key}"):
             to_huggingface(dataclasses.replace(spec, attention=other), params)

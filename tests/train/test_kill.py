@@ -66,7 +66,7 @@ def test_sigterm_saves_first(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     saved = int(errors.split("saved at step ")[1].split()[0])
-    assert int(arrays(workdir).step) == saved
+    assert int(arrays(workdir)["training"]["step"]) == saved
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) ->
         reason = f"mixer={spec.mixer!r} mixes the whole sequence at once"
     elif norm is not None and not norm.causal:
         reason = f"norm.kind={spec.norm.kind!r} sees later tokens"
-    elif spec.attends and not mask.entry.is_causal(length):
+    elif spec.attends and not mask.entry.is_causal(max(length, 64)):
         reason = f"mask={mask!r} shows later tokens"
     elif spec.attends and spec.attention and not spec.attention.score.entry.cacheable:
         reason = f"attention.score={spec.attention.score!r} is not cacheable"
