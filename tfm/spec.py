@@ -285,7 +285,11 @@ def _levels(cls: type[Spec], tree: Tree, key: str) -> list[tuple[type[Spec], Tre
         prefix = "".join(f"{part}." for part in path[: len(found)])
         level = level.variant(tree, prefix)
         if name not in _hints(level):
-            raise UserError(f"unknown key {key!r}{suggest(key, keys(level, tree, prefix))}")
+            if len(found) + 1 < len(path):  # a group is unknown: its siblings are near
+                near = suggest(prefix + name, (prefix + known for known in _hints(level)))
+            else:
+                near = suggest(key, keys(level, tree, prefix))
+            raise UserError(f"unknown key {key!r}{near}")
         found.append((level, tree, name))
         level, below = _group(_hints(level)[name]), tree.get(name)
         tree = below if isinstance(below, Mapping) else {}
