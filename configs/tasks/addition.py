@@ -5,8 +5,8 @@ all, so 97 are left to validate on and 96 to test on.
 
   tfm train --config=configs/tasks/addition.py --workdir=runs/addition
 
-takes 14 seconds on one core. Examples without a mistake, of 97 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 36 seconds on one core of a busy machine. Examples
+without a mistake, of 97 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ An encoder–decoder with sinusoidal positions.
 
   tfm train --config=configs/tasks/copy.py --workdir=runs/copy
 
-takes 23 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 33 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict

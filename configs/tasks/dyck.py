@@ -4,8 +4,8 @@ A GRU, whose state must hold the brackets that are open.
 
   tfm train --config=configs/tasks/dyck.py --workdir=runs/dyck
 
-takes 46 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 67 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ A decoder of two layers: one finds the token before, the other finds where it st
 
   tfm train --config=configs/tasks/induction.py --workdir=runs/induction
 
-takes 53 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 112 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict

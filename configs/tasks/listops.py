@@ -5,8 +5,8 @@ batches and more steps than the other tasks.
 
   tfm train --config=configs/tasks/listops.py --workdir=runs/listops
 
-takes 229 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 0.998 in test.
+took 353 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 0.998 in validation, 0.998 in test.
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ A GRU, which only has to carry one bit.
 
   tfm train --config=configs/tasks/parity.py --workdir=runs/parity
 
-takes 8 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 12 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@ A decoder. Without attention it cannot look anything up: 0.000 with
 
   tfm train --config=configs/tasks/recall.py --workdir=runs/recall
 
-takes 56 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 122 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 0.998 in test.
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@ An encoder–decoder with sinusoidal positions. Without positions it cannot: 0.0
 
   tfm train --config=configs/tasks/reverse.py --workdir=runs/reverse
 
-takes 23 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 34 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict

@@ -4,8 +4,8 @@ An encoder that gives the number that belongs at each place.
 
   tfm train --config=configs/tasks/sort.py --workdir=runs/sort
 
-takes 18 seconds on one core. Examples without a mistake, of 500 (seed 0; the best is 1):
-1.000 in validation, 1.000 in test.
+took 42 seconds on one core of a busy machine. Examples
+without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
 """
 
 from ml_collections import ConfigDict
