@@ -54,18 +54,20 @@ class Stack(nn.Module):
         return Position() if self.scheme.table else self.scheme
 
     @property
+    def has_cross(self) -> bool:
+        return self.cross is not None and self.cross.attends
+
+    @property
     def dims(self) -> Dims:
         spec = self.spec
-        cross = self.cross is not None and self.cross.attends
-        parts = (spec.used_mixer is not None) + cross + (spec.feedforward.kind != "none")
+        parts = (spec.used_mixer is not None) + self.has_cross + (spec.feedforward.kind != "none")
         depth = max(self.count * parts, 1)
         return Dims(spec.width, spec.max_length, self.causal, depth, spec.init, spec.dtype.entry)
 
     def _check(self) -> None:
         spec = self.spec
         mixer, norm = spec.used_mixer, spec.norm.kind.entry
-        cross = self.cross is not None and self.cross.attends
-        if mixer is None and not cross and spec.feedforward.kind == "none":
+        if mixer is None and not self.has_cross and spec.feedforward.kind == "none":
             raise UserError("without a mixer and a feed-forward nothing is left of a layer")
         if self.causal and norm is not None and not norm.causal:
             raise UserError(
@@ -89,7 +91,7 @@ class Stack(nn.Module):
         """States, the cache with these tokens in it, losses and intermediates. Those of layers are
         stacked (N)."""
         spec, capture = self.spec, context.capture
-        if "weights" in capture and not spec.attends and self.cross is None:
+        if "weights" in capture and not spec.attends and not self.has_cross:
             raise UserError('capture=("weights",): this model has no attention')
         mixer = spec.used_mixer
         if mixer is not None and not mixer.padding and context.valid_BT is not None:

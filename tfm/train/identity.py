@@ -26,7 +26,10 @@ DECIDES = (
     *("names.py", "spec.py", "checkpoint.py", "ops", "data", "layers", "models"),
     *("objectives", "evaluate", "train"),
 )
-NO_EFFECT_ON_RESULTS = ("train/board.py", "train/identity.py", "train/main.py")
+NO_EFFECT_ON_RESULTS = (
+    *("train/board.py", "train/describe.py", "train/evaluate.py"),
+    *("train/identity.py", "train/load.py", "train/main.py"),
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
