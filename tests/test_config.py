@@ -12,9 +12,9 @@ from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 from tfm.ops.scores import SCORES
+from tfm.run import spec as train
+from tfm.run.spec import RunSpec
 from tfm.spec import Spec, replaced, size, to_spec
-from tfm.train import spec as train
-from tfm.train.spec import RunSpec
 
 IDEA = """
     from jax.nn import initializers

@@ -15,8 +15,8 @@ from tfm.bench.attention import AttentionBench
 from tfm.models import build
 from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
+from tfm.run import spec as train
 from tfm.spec import to_spec
-from tfm.train import spec as train
 
 FOLDER = pathlib.Path(__file__).parent.parent / "configs"
 TASKS = ["copy", "reverse", "sort", "induction", "recall", "addition", "dyck", "listops", "parity"]

@@ -6,8 +6,9 @@ import pathlib
 import pytest
 
 from tfm import config
+from tfm.run import spec
 from tfm.sweep import cost, plan, study
-from tfm.train import loop, spec
+from tfm.train import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 STUDIES = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/study.py"))

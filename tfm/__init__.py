@@ -7,6 +7,6 @@ __version__ = "0.1.0"
 
 def load(folder: str, checkpoint: str = "best") -> Any:
     """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`."""
-    from tfm.train.load import load as load_run
+    from tfm.run.load import load as load_run
 
     return load_run(folder, checkpoint)

@@ -28,13 +28,13 @@ verbs
 
 VERBS = {  # where each verb starts
     "bench": "tfm.cli:bench",
-    "describe": "tfm.train.describe:main",
-    "eval": "tfm.train.main:main_eval",
+    "describe": "tfm.inspect.main:main",
+    "eval": "tfm.evaluate.main:main",
     "export": "tfm.interop.folder:main_export",
     "import": "tfm.interop.folder:main_import",
     "ls": "tfm.report.ls:main",
     "sweep": "tfm.sweep.main:main",
-    "train": "tfm.train.main:main_train",
+    "train": "tfm.train.main:main",
     "version": "tfm.cli:version",
 }
 BENCHES = {"attention": "tfm.bench.attention:main", "compile": "tfm.bench.compile:main"}
@@ -70,7 +70,7 @@ def version(argv: Sequence[str]) -> None:
 def print_keys(argv: Sequence[str]) -> None:
     """The keys of a run, or of the config that is given."""
     from tfm.help import keys_text
-    from tfm.train.spec import RunSpec
+    from tfm.run.spec import RunSpec
 
     print(keys_text(argv, RunSpec), end="")
 

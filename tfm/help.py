@@ -10,7 +10,7 @@ from typing import Any
 from tfm.config import from_command_line
 from tfm.models.spec import FAMILIES
 from tfm.names import UserError
-from tfm.spec import Spec, Tree, to_tree
+from tfm.spec import Spec, Tree, options, to_tree
 
 HEAD = "Keys of the config, with their values; --config.KEY=VALUE sets one:"
 MORE = "--config=FILE.py --help lists the keys of its model, and its own values."
@@ -40,7 +40,7 @@ def describe_keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[tup
     hints = typing.get_type_hints(cls)
     for own in dataclasses.fields(cls):
         key, value = prefix + own.name, tree.get(own.name, own.default)
-        group = next((one for one in _options(hints[own.name]) if _is_spec(one)), None)
+        group = next((one for one in options(hints[own.name]) if _is_spec(one)), None)
         if group is not None and value is not None:
             below = to_tree(value) if isinstance(value, Spec) else value
             yield from describe_keys(group, below if isinstance(below, Mapping) else {}, f"{key}.")
@@ -64,12 +64,12 @@ def _allowed(own: dataclasses.Field, hint: Any) -> str:
         names = [*rules["table"](), *(["none"] if "none" in rules else [])]
         kinds = ["name(option=value)" if "calls" in rules else "name"]
     else:
-        names, kinds = [], [_kind(one) for one in _options(hint) if one is not types.NoneType]
-    several = typing.get_origin(_options(hint)[0]) is tuple
+        names, kinds = [], [_kind(one) for one in options(hint) if one is not types.NoneType]
+    several = typing.get_origin(options(hint)[0]) is tuple
     words = ["several: "] * (several and "table" in rules) + [" or ".join(kinds)]
     limits = {"least": "at least", "above": "above", "below": "below"}
     words += [f", {word} {rules[rule]}" for rule, word in limits.items() if rule in rules]
-    if types.NoneType in _options(hint):
+    if types.NoneType in options(hint):
         words.append(", or None")
     return "".join(words) + (f": {', '.join(names)}" if names else "")
 
@@ -80,11 +80,6 @@ def _kind(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return f"several: {typing.get_args(hint)[0].__name__}"
     return hint.__name__
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type that it is."""
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
 def _is_spec(hint: Any) -> bool:

@@ -149,14 +149,14 @@ def _check_range(own: dataclasses.Field, number: float) -> None:
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def options(hint: Any) -> tuple[Any, ...]:
     """The types of a union, or the one type that it is."""
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
 def _group(hint: Any) -> type[Spec] | None:
     """The spec that a field holds, if it holds one."""
-    found = [option for option in _options(hint) if isinstance(option, type)]
+    found = [option for option in options(hint) if isinstance(option, type)]
     return next((option for option in found if issubclass(option, Spec)), None)
 
 
@@ -182,7 +182,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     group = _group(hint)
     if group is not None and isinstance(value, Mapping):
         return to_spec(group, value, f"{key}.")
-    for option in _options(hint):
+    for option in options(hint):
         item, *_ = typing.get_args(option) or (None,)
         if item and isinstance(value, tuple | list):
             return tuple(_value(item, v, f"{key}[{i}]") for i, v in enumerate(value))
@@ -190,7 +190,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             return float(value)
         if option is type(value) or (option is Named and isinstance(value, str)):
             return value
-    raise UserError(f"{key} must be {' or '.join(map(_kind, _options(hint)))}, not {value!r}")
+    raise UserError(f"{key} must be {' or '.join(map(_kind, options(hint)))}, not {value!r}")
 
 
 def _kind(hint: Any) -> str:
@@ -297,16 +297,16 @@ def _levels(cls: type[Spec], tree: Tree, key: str) -> list[tuple[type[Spec], Tre
 
 
 def _literal(hint: Any, text: str) -> Any:
-    options = _options(hint)
-    if text == "None" and types.NoneType in options:
+    kinds = options(hint)
+    if text == "None" and types.NoneType in kinds:
         return None
-    if any(option in (str, Named) for option in options):
+    if any(option in (str, Named) for option in kinds):
         return text
     try:
         value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
     except (ValueError, SyntaxError):
         value = text
-    if any(typing.get_origin(option) is tuple for option in options):
+    if any(typing.get_origin(option) is tuple for option in kinds):
         if isinstance(value, str):
             return tuple(text.split(","))
         return tuple(value) if isinstance(value, tuple | list) else (value,)

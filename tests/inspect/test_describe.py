@@ -8,6 +8,7 @@ import pytest
 from jax import numpy as jnp
 
 from tfm.inspect.describe import describe
+from tfm.inspect.main import main
 from tfm.inspect.memory import Cache, Saved, cache, saved
 from tfm.models import build
 from tfm.models.spec import (
@@ -22,7 +23,6 @@ from tfm.models.spec import (
     Word2VecSpec,
 )
 from tfm.names import UserError
-from tfm.train.describe import main
 
 
 def llama(layers, width, heads, hidden, **more):

@@ -22,6 +22,7 @@ from tfm.layers.stack import unrolled
 from tfm.models import build
 from tfm.models.spec import RecurrentSpec
 from tfm.names import UserError
+from tfm.run.load import load
 
 STORIES = pathlib.Path(os.environ.get("TFM_DATA", "nowhere")) / "stories260K"
 needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="needs TFM_DATA: stories260K")
@@ -39,6 +40,10 @@ def write(where, name="llama", change=lambda tensors: tensors, **config):
     (where / "config.json").write_text(json.dumps(cases.CASES[name][1] | config))
     (where / "tokenizer.json").write_text("{}")
     return str(where)
+
+
+def params_of(folder):
+    return load(folder).params
 
 
 def run(*argv):
@@ -94,8 +99,8 @@ def test_weights_in_several_files(tmp_path, monkeypatch):
         f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, len(files) + 1)
     } == files
     folder.import_folder(f"{tmp_path}/back", f"{tmp_path}/again")
-    _, once = folder.load(f"{tmp_path}/run")
-    _, twice = folder.load(f"{tmp_path}/again")
+    once = params_of(f"{tmp_path}/run")
+    twice = params_of(f"{tmp_path}/again")
     jax.tree.map(np.testing.assert_array_equal, once, twice)
     (tmp_path / "back" / sorted(files)[1]).unlink()
     with pytest.raises(UserError, match="model-00002.* is missing, but model.safetensors.index"):
@@ -361,7 +366,7 @@ def test_weights_that_would_change_silently_are_refused(change, dtype, message, 
 def test_what_was_infinite_stays_so(tmp_path):
     odd = lambda t: t | {"model.norm.weight": np.full(12, np.inf, np.float32)}
     folder.import_folder(write(tmp_path / "hf", change=odd), f"{tmp_path}/run", "float16")
-    assert np.isinf(folder.load(f"{tmp_path}/run")[1]["decoder"]["norm"]["scale"]).all()
+    assert np.isinf(params_of(f"{tmp_path}/run")["decoder"]["norm"]["scale"]).all()
 
 
 def test_weights_of_several_dtypes(tmp_path):
@@ -409,10 +414,10 @@ def test_a_tied_head_that_is_not_scaled_is_written_for_older_releases(tmp_path):
     np.testing.assert_array_equal(tensors["lm_head.weight"], tensors["shared.weight"])
     assert json.loads((tmp_path / "back/config.json").read_text())["tie_word_embeddings"] is False
     folder.import_folder(f"{tmp_path}/back", f"{tmp_path}/again")
-    spec, _ = folder.load(f"{tmp_path}/again")
+    spec = load(f"{tmp_path}/again").spec
     assert spec.tied
     assert not spec.scale_head
-    assert spec == folder.load(f"{tmp_path}/run")[0]
+    assert spec == load(f"{tmp_path}/run").spec
 
 
 def test_half_precision_weights(tmp_path):
@@ -420,7 +425,7 @@ def test_half_precision_weights(tmp_path):
     source = write(tmp_path / "hf", change=half)
     for dtype, wanted in [("float32", np.float32), ("stored", ml_dtypes.bfloat16)]:
         folder.import_folder(source, f"{tmp_path}/{dtype}", dtype)
-        _, params = folder.load(f"{tmp_path}/{dtype}")
+        params = params_of(f"{tmp_path}/{dtype}")
         assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(wanted)}
     folder.export_folder(f"{tmp_path}/stored", f"{tmp_path}/back")
     assert json.loads((tmp_path / "back/config.json").read_text())["dtype"] == "bfloat16"
@@ -482,8 +487,8 @@ def test_old_names_and_copies_are_understood(tmp_path):
     folder.import_folder(write(tmp_path / "old", "bert_pretraining", old), f"{tmp_path}/b")
     jax.tree.map(
         np.testing.assert_array_equal,
-        folder.load(f"{tmp_path}/a")[1],
-        folder.load(f"{tmp_path}/b")[1],
+        params_of(f"{tmp_path}/a"),
+        params_of(f"{tmp_path}/b"),
     )
     differs = lambda t: old(t) | {"cls.predictions.decoder.weight": np.zeros((23, 12), np.float32)}
     with pytest.raises(UserError, match="left over: cls.predictions.decoder.weight"):
@@ -494,7 +499,8 @@ def test_old_names_and_copies_are_understood(tmp_path):
 def test_trained_weights_tell_the_story_that_their_author_prints(tmp_path):
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")
     assert run("import", str(STORIES), f"--workdir={tmp_path}/run") == 0
-    spec, params = folder.load(f"{tmp_path}/run")
+    loaded = load(f"{tmp_path}/run")
+    spec, params = loaded.spec, loaded.params
     module = build.model(spec)
 
     @jax.jit
@@ -513,7 +519,8 @@ def test_trained_logits_equal_those_of_transformers(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     folder.import_folder(str(STORIES), f"{tmp_path}/run")
-    spec, params = folder.load(f"{tmp_path}/run")
+    loaded = load(f"{tmp_path}/run")
+    spec, params = loaded.spec, loaded.params
     tokens = np.random.default_rng(0).integers(0, 512, (2, 37))
     ours = jit(build.model(spec).apply)({"params": params}, jnp.asarray(tokens))
     folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")

@@ -11,7 +11,8 @@ from tfm.cli import main
 from tfm.folder import Folder
 from tfm.names import UserError
 from tfm.report import ls
-from tfm.train import loop, spec
+from tfm.run import spec
+from tfm.train import loop
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
 

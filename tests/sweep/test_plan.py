@@ -8,8 +8,8 @@ import pytest
 
 from tfm import config
 from tfm.names import UserError
+from tfm.run import spec
 from tfm.sweep import cost, plan, study
-from tfm.train import spec
 from tfm.train.identity import identity
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"

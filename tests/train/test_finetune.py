@@ -11,9 +11,9 @@ import pytest
 import tfm
 from tfm.config import load
 from tfm.names import UserError
+from tfm.run.spec import RunSpec, read
 from tfm.spec import replaced
 from tfm.train import loop
-from tfm.train.spec import RunSpec, read
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 

@@ -11,9 +11,10 @@ import pytest
 from jax import numpy as jnp
 
 from tfm import config
+from tfm.evaluate.main import evaluate
 from tfm.names import UserError
-from tfm.train import loop, spec
-from tfm.train.evaluate import evaluate
+from tfm.run import spec
+from tfm.train import loop
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 

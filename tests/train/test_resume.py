@@ -6,7 +6,8 @@ import pytest
 
 from tests.helpers.runs import assert_same
 from tfm.objectives.table import OBJECTIVES
-from tfm.train import loop, spec
+from tfm.run import spec
+from tfm.train import loop
 
 TRANSFORMER = {
     "width": 8,

@@ -1,14 +1,23 @@
 """What a model is worth on a set of examples, with intervals over the examples."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 from jax import Array
 
 from tfm.data.dataset import Dataset
 from tfm.objectives.base import Batch, Objective, Sums
+
+
+def eval_step(
+    module: nn.Module, objective: Objective, variables: Mapping[str, Any], batch: Batch
+) -> dict[str, Array]:
+    """Sums for each example (B): loss, correct answers, count."""
+    logits: Any = module.apply(variables, **batch.inputs)
+    return objective.loss(logits, batch)
 
 
 def evaluate(

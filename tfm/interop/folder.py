@@ -25,11 +25,10 @@ import ml_dtypes
 import numpy as np
 
 from tfm import arguments
-from tfm import config as configs
-from tfm.checkpoint import Checkpoints, evaluated
+from tfm.checkpoint import Checkpoints
 from tfm.interop.convert import from_huggingface, to_huggingface, with_copies
-from tfm.models import build
 from tfm.names import UserError, pick
+from tfm.run.load import load
 from tfm.spec import to_tree
 
 TOKENIZER = (
@@ -90,8 +89,8 @@ def export_folder(workdir: str, target: str, checkpoint: str = "best") -> pathli
     """A run folder as one that transformers loads."""
     folder = pathlib.Path(workdir)
     _check_empty(target)
-    spec, params = load(folder, checkpoint)
-    config, tensors = to_huggingface(spec, params)
+    run = load(folder, checkpoint)
+    config, tensors = to_huggingface(run.spec, run.params)
     before = folder / "huggingface.json"
     if before.exists():
         config = _merged(config, _read_json(before))
@@ -102,7 +101,7 @@ def export_folder(workdir: str, target: str, checkpoint: str = "best") -> pathli
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     with _new_folder(target) as new:
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
-        write_tensors(new, with_copies(spec, tensors))
+        write_tensors(new, with_copies(run.spec, tensors))
         for name, content in tokenizer.items():
             (new / name).write_bytes(content)
     return pathlib.Path(target)
@@ -124,14 +123,6 @@ def _merged(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]
     if isinstance(labels, dict) and len(labels) == len(config.get("id2label", ())):
         merged |= {"id2label": labels, "label2id": before.get("label2id")}
     return merged
-
-
-def load(workdir: str | pathlib.Path, checkpoint: str = "best") -> tuple[Any, dict[str, Any]]:
-    """The spec and the parameters of a run folder, trained or imported."""
-    folder = pathlib.Path(workdir)
-    spec = build.spec(configs.load(str(folder / "config.json")))
-    _, variables, _ = Checkpoints(folder, read_only=True).variables(checkpoint)
-    return spec, evaluated(variables)["params"]
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:

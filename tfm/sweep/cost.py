@@ -12,9 +12,9 @@ from tfm.data.dataset import Dataset
 from tfm.data.order import Epochs
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import train_batch
+from tfm.run.spec import RunSpec, open_data
 from tfm.sweep.plan import Job
 from tfm.train import loop
-from tfm.train.spec import RunSpec, open_data
 
 TEST_SECONDS = 1.0  # of steps that are timed
 MOST_FLOPS = 2e11  # of a step that is timed

@@ -13,13 +13,13 @@ import numpy as np
 from tfm import config as configs
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
+from tfm.run.spec import RunSpec, open_data
 from tfm.spec import Spec, Tree, replaced, to_spec
 from tfm.sweep.labels import config_names, label, label_keys
 from tfm.sweep.space import Point, within
 from tfm.sweep.study import Study
 from tfm.train.identity import identity, init_digest
 from tfm.train.loop import structure
-from tfm.train.spec import RunSpec, open_data
 
 GROUPS: dict[str, type[Spec]] = {
     name: hint

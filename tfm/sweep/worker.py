@@ -31,7 +31,7 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
     os.dup2(out, sys.stderr.fileno())
     threading.Thread(target=_end_with_launcher, daemon=True).start()
 
-    from tfm.train.main import cache_compilations
+    from tfm.runtime import cache_compilations
 
     cache_compilations()
     pipe.send({"kind": "ready"})
@@ -48,8 +48,9 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
 
 def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
     from tfm.names import UserError
+    from tfm.run import spec
     from tfm.sweep import cost
-    from tfm.train import loop, spec
+    from tfm.train import loop
 
     class Watcher:
         def line(self, line: Mapping[str, Any]) -> None:

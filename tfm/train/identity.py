@@ -18,17 +18,17 @@ from tfm import origin
 from tfm.checkpoint import Checkpoints
 from tfm.config import user_entries
 from tfm.folder import Folder
+from tfm.run.spec import RunSpec
 from tfm.spec import differences
-from tfm.train.spec import RunSpec
 
 NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no number
 DECIDES = (
     *("names.py", "spec.py", "checkpoint.py", "ops", "data", "layers", "models"),
-    *("objectives", "evaluate", "train"),
+    *("objectives", "optim", "run", "evaluate", "train"),
 )
 NO_EFFECT_ON_RESULTS = (
-    *("train/board.py", "train/describe.py", "train/evaluate.py"),
-    *("train/identity.py", "train/load.py", "train/main.py"),
+    *("evaluate/main.py", "run/load.py"),
+    *("train/board.py", "train/identity.py", "train/main.py"),
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 

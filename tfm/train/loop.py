@@ -30,13 +30,13 @@ from tfm.models import build
 from tfm.names import UserError
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import eval_batches, train_batch
+from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.spec import RunSpec, TrainSpec, open_data
 from tfm.spec import Named, to_tree
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
 from tfm.train.identity import identity, init_digest, is_stale, profile
-from tfm.train.optimizer import OptimizerSpec
-from tfm.train.spec import RunSpec, TrainSpec, open_data
 from tfm.train.step import TrainState
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible

@@ -1,40 +1,25 @@
-"""Train a model, or evaluate a trained one.
+"""Train a model.
 
   tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
-  tfm eval WORKDIR [--split=valid] [--checkpoint=best] [--dataset=NAME] [--objective=NAME]
-                   [--examples=N]
 
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
 holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints and TensorBoard's files.
-eval reads the checkpoint `best` (by validation loss) or `last`. It gives loss, perplexity,
-accuracy, exact matches and, for text, bits per byte, with 95 % intervals over the examples, as
-JSON. An imported model needs --dataset and --objective.
 """
 
 import json
-import os
-import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm import arguments
 from tfm import config as configs
 from tfm.names import UserError
-from tfm.train import loop, spec
-from tfm.train.evaluate import evaluate
-
-
-def cache_compilations() -> None:
-    """Keep what was compiled for the next process: in $TFM_CACHE, or the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")
-    where = os.environ.get("TFM_CACHE", str(pathlib.Path(home) / "tfm"))
-    jax.config.update("jax_compilation_cache_dir", where)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+from tfm.run import spec
+from tfm.runtime import cache_compilations
+from tfm.train import loop
 
 
 class Bar:
@@ -68,7 +53,7 @@ class Bar:
         self.bar.stop()
 
 
-def main_train(argv: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
@@ -85,19 +70,3 @@ def main_train(argv: Sequence[str]) -> None:
             bar.message(f"stopped: {e}")
             sys.exit(128 + e.signal)
     print(json.dumps(summary, indent=1))
-
-
-def main_eval(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    options = ("split", "dataset", "objective", "examples", "checkpoint")
-    given = arguments.split(argv, words=1, options=options, config=False)
-    cache_compilations()
-    chosen: dict[str, Any] = dict(given.options)
-    if "examples" in chosen:
-        chosen["examples"] = arguments.whole(given, "examples", 1)
-    found, messages = evaluate(given.words[0], **chosen)
-    for text in messages:
-        print(text, file=sys.stderr)
-    print(json.dumps(found, indent=1))

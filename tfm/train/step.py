@@ -10,11 +10,12 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.checkpoint import evaluated
+from tfm.evaluate.metrics import eval_step
 from tfm.objectives.base import Batch, Objective
 from tfm.ops.dropout import Dropouts
-from tfm.train import optimizer
-from tfm.train.optimizer import OptimizerSpec
-from tfm.train.spec import TrainSpec
+from tfm.optim import optimizer
+from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.spec import TrainSpec
 
 Numbers = Mapping[str, Any]
 
@@ -142,14 +143,6 @@ def train_step(
 
 def _mean(ema: Any, params: Any, decay: Array) -> Any:
     return jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, ema, params)
-
-
-def eval_step(
-    module: nn.Module, objective: Objective, variables: Mapping[str, Any], batch: Batch
-) -> dict[str, Array]:
-    """Sums for each example (B): loss, correct answers, count."""
-    logits: Any = module.apply(variables, **batch.inputs)
-    return objective.loss(logits, batch)
 
 
 def numbers_of(

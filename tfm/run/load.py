@@ -13,7 +13,7 @@ from tfm.data.dataset import Dataset
 from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
-from tfm.train.spec import RunSpec, of_folder, open_data
+from tfm.run.spec import RunSpec, of_folder, open_data
 
 
 @dataclasses.dataclass(frozen=True)

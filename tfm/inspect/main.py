@@ -23,8 +23,8 @@ from tfm.inspect.show import show, to_json
 from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
+from tfm.run.spec import RunSpec, open_data, read
 from tfm.spec import Tree
-from tfm.train.spec import RunSpec, open_data, read
 
 
 def main(argv: Sequence[str]) -> None:

@@ -17,8 +17,8 @@ from jax import numpy as jnp
 from optax import contrib
 
 from tfm.layers.stack import SCANNED
+from tfm.optim.schedule import SCHEDULES
 from tfm.spec import Named, Spec, SpecError, call, choice, field, rate
-from tfm.train.schedule import SCHEDULES
 
 Tree = Any
 

@@ -19,8 +19,8 @@ from tfm.names import UserError
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
+from tfm.optim.optimizer import OptimizerSpec
 from tfm.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
-from tfm.train.optimizer import OptimizerSpec
 
 ON_NONFINITE = {
     "stop": "stop, and mark the run as diverged",

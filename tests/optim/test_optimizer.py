@@ -12,10 +12,10 @@ from tfm.layers.stack import scanned, unrolled
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec
 from tfm.names import UserError, read
+from tfm.optim import optimizer
+from tfm.optim.optimizer import OPTIMIZERS, OptimizerSpec
+from tfm.optim.schedule import SCHEDULES
 from tfm.spec import to_spec
-from tfm.train import optimizer
-from tfm.train.optimizer import OPTIMIZERS, OptimizerSpec
-from tfm.train.schedule import SCHEDULES
 
 MODEL = DecoderSpec(
     vocab=11,
