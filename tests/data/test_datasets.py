@@ -203,6 +203,46 @@ def test_a_row_is_a_function_of_seed_split_and_number(task):
             assert not np.array_equal(other.take(np.arange(40)).tokens.ids, together.tokens.ids)
 
 
+SMALL = ["copy(length=4, vocab=6)", "induction(length=5, vocab=7)", "parity(length=10)"]
+SMALL += ["recall(length=4, pairs=1, vocab=20)", "dyck(length=8, kinds=2)", "spell(length=3)"]
+SMALL += ["listops(length=6, min_length=4, args=3)", "parity(length=9, min_length=1, each=True)"]
+SMALL += ["sort(length=6, min_length=2, vocab=6)", "reverse(length=5, vocab=6)"]
+
+
+@pytest.mark.parametrize("task", SMALL)
+def test_no_example_is_in_two_splits(task):
+    """Also where there are so few that independent draws would share most of them."""
+    count, seen = 1500, {}
+    for split in ("train", "valid", "test"):
+        examples = open_dataset(task, split, count).take(np.arange(count))
+        seen[split] = {tuple(ids) for ids in _each(examples)}
+    for a, b in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        assert not seen[a] & seen[b]
+    assert len(seen["train"]) > 2 * max(len(seen["valid"]), len(seen["test"]))
+    again = open_dataset(task, "train", count, seed=1).take(np.arange(count))
+    assert not {tuple(ids) for ids in _each(again)} & seen["test"]  # whatever the seed
+
+
+def test_too_few_examples_for_three_splits_is_an_error():
+    with pytest.raises(UserError, match="in 2000 draws none is for"):  # there is one example
+        for split in ("train", "valid", "test"):
+            open_dataset("dyck(length=2, kinds=1, depth=1)", split, 2).take(np.arange(2))
+
+
+def test_examples_are_taken_and_joined():
+    dataset = open_dataset("parity(length=9, min_length=1, each=True)", "train", 50)
+    whole, rows = dataset.take(np.arange(50)), np.array([3, 40, 3, 0])
+    some = whole.take(rows)
+    for row, ids, tags in zip(
+        rows, _each(some), np.split(some.tags, np.cumsum(some.tokens.lengths)[:-1]), strict=True
+    ):
+        np.testing.assert_array_equal(ids, _each(whole)[row])
+        np.testing.assert_array_equal(tags, 3 + np.cumsum(ids - 3) % 2)
+    joined = type(whole).concatenate([whole.take(np.arange(20)), whole.take(np.arange(20, 50))])
+    np.testing.assert_array_equal(joined.tokens.ids, whole.tokens.ids)
+    np.testing.assert_array_equal(joined.tags, whole.tags)
+
+
 def _each(examples):
     return np.split(examples.tokens.ids, np.cumsum(examples.tokens.lengths)[:-1])
 
@@ -364,11 +404,11 @@ def test_the_least_that_is_allowed_works():
         "recall(length=4, pairs=1, vocab=8)",
         "recall(length=64, pairs=16, vocab=38)",
         "addition(p=2, fraction=0.5)",
-        "spell(length=1, vocab=5)",
-        "dyck(length=2, kinds=1, depth=1)",
+        "spell(length=2, vocab=5)",
+        "dyck(length=4, kinds=2, depth=1)",
         "listops(length=4, min_length=4, depth=1, args=2)",
         "listops(min_length=7, depth=1)",
-        "parity(length=1)",
+        "parity(length=4)",
     ):
         assert len(make(task, 2 if "add" in task else 50).tokens_NT) >= 2
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfm.data.draws import Draws, key_of
+from tfm.data.draws import Draws, hashed, key_of, mix
 from tfm.names import UserError, pick
 
 PAD, BOS, EOS = 0, 1, 2
@@ -54,6 +54,18 @@ class Ragged:
         out_NT[self.valid(length)] = x
         return out_NT
 
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Where the ids of some rows stand, in that order."""
+        lengths = self.lengths[rows]
+        starts = (np.cumsum(self.lengths) - self.lengths)[rows]
+        return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+
+    def hashes(self) -> np.ndarray:
+        """64 bits for each row, which follow from its ids."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        position = np.arange(len(self.ids)) - np.repeat(starts, self.lengths)
+        return mix(np.add.reduceat(hashed(hashed(0, position), self.ids), starts))
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Examples:
@@ -65,6 +77,28 @@ class Examples:
     tags: np.ndarray | None = None  # tags: the wanted token for each of tokens.ids
     scored: np.ndarray | None = None  # text, tags: which of tokens.ids (or tags) count; None: all
     vectors: np.ndarray | None = None  # vectors: (N, D)
+
+    def take(self, rows: np.ndarray) -> "Examples":
+        """Some of the examples, in that order."""
+        places = {"tags": self.tokens.places(rows), "scored": self.tokens.places(rows)}
+
+        def some(name: str, x: Any) -> Any:
+            if isinstance(x, Ragged):
+                return Ragged(x.ids[x.places(rows)], x.lengths[rows])
+            return None if x is None else x[places.get(name, rows)]
+
+        return Examples(**{name: some(name, x) for name, x in vars(self).items()})
+
+    @staticmethod
+    def concatenate(parts: Sequence["Examples"]) -> "Examples":
+        def joined(name: str) -> Any:
+            xs = [getattr(part, name) for part in parts]
+            if isinstance(xs[0], Ragged):
+                ids, lengths = [x.ids for x in xs], [x.lengths for x in xs]
+                return Ragged(np.concatenate(ids), np.concatenate(lengths))
+            return None if xs[0] is None else np.concatenate(xs)
+
+        return Examples(**{own.name: joined(own.name) for own in dataclasses.fields(Examples)})
 
 
 class Best(NamedTuple):
@@ -115,9 +149,17 @@ class Source:
         return {}
 
 
+SHARES = {"train": (0, 8), "valid": (8, 9), "test": (9, 10)}  # tenths of all possible examples
+MOST_DRAWS = 2000  # of one row, before it is given up
+
+
 class Generated(Source):
     """A data set without end. `make(draws)` gives one example for each row of `draws`; `facts`
-    are fields of `Dataset`: form, vocab, max_length, …"""
+    are fields of `Dataset`: form, vocab, max_length, …
+
+    What is read decides which split an example belongs to, and a row is drawn until it belongs to
+    its own. So no two splits share an example.
+    """
 
     def __init__(self, make: Callable[[Draws], Examples], **facts: Any):
         self.make, self.facts = make, facts
@@ -128,9 +170,27 @@ class Generated(Source):
         key = key_of(seed, "examples", split)
 
         def read(rows: np.ndarray) -> Examples:
-            return self.make(Draws(key, rows))
+            return self._read(split, hashed(key, rows))
 
         return Dataset(read=read, count=at_most(count, None, split), **self.facts)
+
+    def _read(self, split: str, key_N: np.ndarray) -> Examples:
+        """For each key, the first of its draws that belongs to the split."""
+        first, end = SHARES[split]
+        draws = 10 // (end - first)  # of a row at once: about one of them belongs to the split
+        found, drawn = np.full(len(key_N), -1), list[Examples]()
+        for start in range(0, MOST_DRAWS, draws):
+            rows = np.flatnonzero(found < 0)
+            key_M = hashed(key_N[rows, None], np.arange(start, start + draws)).ravel()
+            drawn.append(self.make(Draws(key_M)))
+            tenth_M = (drawn[-1].tokens.hashes() >> np.uint64(32)) * np.uint64(10) >> np.uint64(32)
+            belongs_NM = ((tenth_M >= first) & (tenth_M < end)).reshape(len(rows), draws)
+            place_N = np.arange(len(rows)) * draws + belongs_NM.argmax(1)
+            before = sum(len(part.tokens) for part in drawn[:-1])
+            found[rows] = np.where(belongs_NM.any(1), before + place_N, -1)
+            if np.all(found >= 0):
+                return Examples.concatenate(drawn).take(found)
+        raise UserError(f"too few different examples: in {MOST_DRAWS} draws none is for {split!r}")
 
 
 def at_most(count: int | None, most: int | None, split: str) -> int:

@@ -34,40 +34,31 @@ def hashed(key: int | np.ndarray, number: np.ndarray) -> np.ndarray:
 class Draws:
     """Draws for many rows at once. N is the rows, and the first axis of all that is drawn.
 
-    Every call draws the next numbers of each row. `of` restricts a call to some of the rows; the
-    others skip these numbers, so that what a row gets never depends on which rows are beside it.
+    Every call draws the next numbers of each row, which follow from the row's key alone.
     """
 
-    def __init__(self, key: int, rows_N: np.ndarray):
-        self.key_N = hashed(key, rows_N)
+    def __init__(self, key_N: np.ndarray):
+        self.key_N = key_N
         self.count = 0
 
     def __len__(self) -> int:
         return len(self.key_N)
 
-    def bits(self, shape: tuple[int, ...] = (), of: np.ndarray | None = None) -> np.ndarray:
-        key_N = self.key_N if of is None else self.key_N[of]
+    def bits(self, shape: tuple[int, ...] = ()) -> np.ndarray:
         size = math.prod(shape)
         number = np.arange(self.count, self.count + size, dtype=np.uint64)
         self.count += size
-        return hashed(key_N[:, None], number).reshape(len(key_N), *shape)
+        return hashed(self.key_N[:, None], number).reshape(len(self), *shape)
 
-    def integers(
-        self,
-        low: int,
-        high: int | np.ndarray,
-        shape: tuple[int, ...] = (),
-        of: np.ndarray | None = None,
-    ) -> np.ndarray:
+    def integers(self, low: int, high: int, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Whole numbers from `low` to `high` − 1, as int32. Their probabilities are equal up to
         (high − low) / 2³²."""
-        span = np.asarray(high - low, np.uint64)
-        drawn = (self.bits(shape, of) >> np.uint64(32)) * span >> np.uint64(32)
+        drawn = (self.bits(shape) >> np.uint64(32)) * np.uint64(high - low) >> np.uint64(32)
         return drawn.astype(np.int32) + np.int32(low)
 
-    def uniform(self, shape: tuple[int, ...] = (), of: np.ndarray | None = None) -> np.ndarray:
+    def uniform(self, shape: tuple[int, ...] = ()) -> np.ndarray:
         """Numbers strictly between 0 and 1."""
-        return ((self.bits(shape, of) >> np.uint64(12)) + 0.5) * 2.0**-52
+        return ((self.bits(shape) >> np.uint64(12)) + 0.5) * 2.0**-52
 
     def permutation(self, size: int) -> np.ndarray:
         """The numbers below `size` in random order, for each row."""

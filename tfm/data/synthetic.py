@@ -1,7 +1,7 @@
 """Generated tasks: as many examples as asked for, and the best possible accuracy.
 
 A task with another `length` has the same vocabulary, so that a model can be tried on sequences
-longer than any it was trained on. Splits are drawn independently unless a task says otherwise.
+longer than any it was trained on. No two splits share an example.
 """
 
 from collections.abc import Callable
