@@ -7,7 +7,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 
 FLOORS = [
     ["names", "tables"],
-    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime"],
+    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime", "library_code"],
     ["ops"],
     ["data", "parallel"],
     ["layers"],

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from tfm import runtime
+
 __version__ = "0.1.0"
+
+runtime.set_compiler_flags()
 
 
 def load(folder: str, checkpoint: str = "best") -> Any:

@@ -20,7 +20,7 @@ verbs
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
   bench compile      compile time of scanned and unrolled layers
-  version            the versions of tfm and of its main libraries
+  version            the versions of tfm and of its main libraries; checks the compiler
 
   tfm VERB --help    what a verb does, and the keys of its config
 """
@@ -57,14 +57,18 @@ def bench(argv: Sequence[str]) -> None:
 
 
 def version(argv: Sequence[str]) -> None:
-    """The versions of tfm and of its main libraries."""
+    """The versions of tfm and of its main libraries, and a check of the compiler."""
     from importlib import metadata
+
+    from tfm import runtime
 
     if argv:
         print(version.__doc__)
         return
-    for package in ("tfm", "jax", "flax", "ml_collections"):
+    for package in ("tfm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml_collections"):
         print(package, metadata.version(package))
+    runtime.check_compiler()
+    print("compiler checked, with XLA_FLAGS=" + os.environ.get("XLA_FLAGS", ""))
 
 
 def print_keys(argv: Sequence[str]) -> None:

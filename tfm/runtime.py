@@ -1,14 +1,100 @@
-"""How JAX is set up before it runs."""
+"""How JAX is set up: the compiler's flags, a check of its answers, the cache of what it compiled.
 
+jaxlib 0.10.2 hands reductions on CPU to a library that gives wrong numbers beyond 32,768 rows (jax
+issue 39103) and crashes on arrays of high rank (39257, 40412). It is switched off here, unless
+`XLA_FLAGS` says otherwise. Importing `tfm` sets the flags, which must be before JAX compiles.
+"""
+
+import contextlib
+import hashlib
 import os
 import pathlib
+import secrets
+from importlib import metadata
+from typing import Any
 
-import jax
+from tfm.names import UserError
+
+FUSION = "--xla_cpu_experimental_ynn_fusion_type"
+CURE = f"set XLA_FLAGS={FUSION}= (with an empty value), or install jaxlib 0.10.1"
+SETTINGS = (  # of JAX, which change results
+    *("enable_x64", "explicit_x64_dtypes", "numpy_dtype_promotion", "default_matmul_precision"),
+    *("default_prng_impl", "threefry_partitionable", "random_seed_offset", "disable_jit"),
+    *("disable_most_optimizations", "exec_time_optimization_effort", "optimization_level"),
+)
+
+
+def set_compiler_flags() -> None:
+    """Switch off the library whose answers are wrong, where jaxlib has it."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    version = tuple(int(part) for part in metadata.version("jaxlib").split(".")[:3])
+    if FUSION not in flags and version >= (0, 10, 2):
+        os.environ["XLA_FLAGS"] = f"{flags} {FUSION}=".strip()
+
+
+def check_compiler() -> None:
+    """Raise if the compiler gives a wrong answer where some version of it did."""
+    import jax
+    import numpy as np
+    from jax import numpy as jnp
+
+    def squares(matrix: Any, x_N3: Any) -> Any:
+        return jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2))(x_N3)
+
+    x_N3 = np.zeros((32_769, 3), np.float32)
+    x_N3[:, 0] = np.arange(len(x_N3))
+    found = float(jax.jit(squares)(np.eye(3, dtype=np.float32), x_N3)[-1])
+    if found != float(x_N3[-1, 0]) ** 2:
+        raise UserError(
+            f"the compiler of jaxlib {metadata.version('jaxlib')} gives wrong numbers: "
+            f"{x_N3[-1, 0]:.0f}² = {found:.0f} with XLA_FLAGS={os.environ.get('XLA_FLAGS', '')!r} "
+            f"(jax issue 39103). {CURE}"
+        )
+
+
+def settings() -> dict[str, Any]:
+    """What of JAX's settings and flags changes results."""
+    import jax
+
+    values = {name: str(getattr(jax.config, f"jax_{name}", None)) for name in SETTINGS}
+    return {**values, "xla_flags": os.environ.get("XLA_FLAGS", "")}
 
 
 def cache_compilations() -> None:
     """Keep what was compiled for the next process: in $TFM_CACHE, or the user's cache folder."""
+    import jax
+    from jax._src import compilation_cache
+
     home = os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")
     where = os.environ.get("TFM_CACHE", str(pathlib.Path(home) / "tfm"))
+    vars(compilation_cache)["get_file_cache"] = lambda path: (CheckedCache(path), path)
     jax.config.update("jax_compilation_cache_dir", where)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+class CheckedCache:
+    """Files with a checksum, written whole or not at all; a damaged one is compiled again.
+
+    JAX's own cache has no checksum, is not safe against a kill, and keeps a damaged file for ever.
+    """
+
+    def __init__(self, path: str):
+        self._path = pathlib.Path(path)
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            content = (self._path / key).read_bytes()
+        except OSError:
+            return None
+        digest, value = content[:32], content[32:]
+        return value if hashlib.sha256(value).digest() == digest else None
+
+    def put(self, key: str, value: bytes) -> None:
+        new = self._path / f"{key}.{secrets.token_hex(4)}"
+        with contextlib.suppress(OSError):  # a full or read-only disk: it is only a cache
+            try:
+                self._path.mkdir(parents=True, exist_ok=True)
+                new.write_bytes(hashlib.sha256(value).digest() + value)
+                new.replace(self._path / key)
+            finally:
+                new.unlink(missing_ok=True)

@@ -37,8 +37,9 @@ def sweep(tmp_path):
             summary = {"status": "diverged" if value is None else "done", "steps": 30,
                        "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
                        "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
-            made_by = {"tfm": "another"} if variant == "c" else identity.made_by()
-            (folder / "profile.json").write_text(json.dumps({"profiles": [{"made_by": made_by}]}))
+            made_by = {"tfm": "another"} if variant == "c" else identity.made_by({})
+            profile = {"entries": {}, "made_by": made_by}
+            (folder / "profile.json").write_text(json.dumps({"profiles": [profile]}))
             (folder / "summary.json").write_text(json.dumps(summary))
             lines = [(10, 60.0), (20, 2.0), (30, 3.0)]  # the first has the compilation in it
             (folder / "metrics.jsonl").write_text(

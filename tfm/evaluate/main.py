@@ -24,7 +24,7 @@ from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 from tfm.run.load import load
 from tfm.run.spec import DataSpec
-from tfm.runtime import cache_compilations
+from tfm.runtime import cache_compilations, check_compiler
 from tfm.spec import to_spec
 
 
@@ -82,6 +82,7 @@ def main(argv: Sequence[str]) -> None:
     options = ("split", "dataset", "objective", "examples", "checkpoint")
     given = arguments.split(argv, words=1, options=options, config=False)
     cache_compilations()
+    check_compiler()
     chosen: dict[str, Any] = dict(given.options)
     if "examples" in chosen:
         chosen["examples"] = arguments.whole(given, "examples", 1)

@@ -180,6 +180,8 @@ class _Pool:
                 worker.process.join()
                 self._count_death(number, worker)
                 event = {"kind": "died", "error": _death(worker.process.exitcode)}
+            if event["kind"] == "wrong":  # the compiler: no result could be trusted
+                raise UserError(event["error"])
             if event["kind"] == "ready":
                 worker.ready, self.failed_starts = True, 0
                 continue

@@ -31,9 +31,15 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
     os.dup2(out, sys.stderr.fileno())
     threading.Thread(target=_end_with_launcher, daemon=True).start()
 
-    from tfm.runtime import cache_compilations
+    from tfm import runtime
+    from tfm.names import UserError
 
-    cache_compilations()
+    runtime.cache_compilations()
+    try:
+        runtime.check_compiler()
+    except UserError as e:
+        pipe.send({"kind": "wrong", "error": str(e)})
+        return
     pipe.send({"kind": "ready"})
     while True:
         try:

@@ -1,7 +1,6 @@
 """What decides a result: the settings of a run, the code that runs it, and where it runs."""
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -13,23 +12,16 @@ from typing import Any
 
 import jax
 
-import tfm
-from tfm import origin
+from tfm import library_code, runtime
 from tfm.checkpoint import Checkpoints
-from tfm.config import user_entries
+from tfm.config import TABLES, user_entries
 from tfm.folder import Folder
+from tfm.models import build
+from tfm.models.spec import FAMILIES
 from tfm.run.spec import RunSpec
-from tfm.spec import differences
+from tfm.spec import differences, named
 
 NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no number
-DECIDES = (
-    *("names.py", "spec.py", "checkpoint.py", "ops", "data", "layers", "models"),
-    *("objectives", "optim", "run", "evaluate", "train"),
-)
-NO_EFFECT_ON_RESULTS = (
-    *("evaluate/main.py", "run/load.py"),
-    *("train/board.py", "train/identity.py", "train/main.py"),
-)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
@@ -65,33 +57,46 @@ def _digest(tree: Any) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@functools.cache
-def made_by() -> dict[str, str]:
-    """The code that makes results: the library's, and the versions of what it imports."""
-    root = pathlib.Path(tfm.__file__).parent
-    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
-    code = {
-        name: origin.source(path)
-        for name, path in sorted(files.items())
-        if name.partition("/")[0] in DECIDES and name not in NO_EFFECT_ON_RESULTS
-    }
-    return {"tfm": _digest(code), **{name: metadata.version(name) for name in PACKAGES}}
+def entries(run: RunSpec) -> dict[str, list[str]]:
+    """The entries of the library's tables that a run names, by the table's place."""
+    found: dict[str, set[str]] = {_place(table): set() for table in TABLES.values()}
+    for table, text in named(run):
+        found.setdefault(_place(table), set()).update(text.names)
+    for table in (FAMILIES, build.MODELS):
+        found[_place(table)] = {run.model.family}
+    return {place: sorted(names) for place, names in sorted(found.items()) if place}
+
+
+def _place(table: object) -> str:
+    return ":".join(library_code.symbol_of(table) or ())
+
+
+def made_by(entries: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What makes the results of a run with these entries: the library's code that it reaches, the
+    versions of what it imports, and the settings of JAX."""
+    names = tuple(
+        (library_code.symbol(place), tuple(names)) for place, names in sorted(entries.items())
+    )
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    return {"tfm": library_code.digest(names), **versions, "jax_settings": runtime.settings()}
 
 
 def is_stale(profiles: Mapping[str, Any] | None) -> bool:
-    """Whether other code took part in a run, given the content of its profile.json."""
-    return any(one["made_by"] != made_by() for one in (profiles or {}).get("profiles", ()))
+    """Whether other code or settings took part in a run, given the content of its profile.json."""
+    return any(
+        one["made_by"] != made_by(one["entries"]) for one in (profiles or {}).get("profiles", ())
+    )
 
 
-def profile() -> dict[str, Any]:
-    """What decides the rounding of a run besides its config. Within one profile, bits are equal."""
+def profile(run: RunSpec) -> dict[str, Any]:
+    """What decides the numbers of a run besides its config. Within one profile, bits are equal."""
     return {
-        "made_by": made_by(),
+        "entries": entries(run),
+        "made_by": made_by(entries(run)),
         "platform": jax.default_backend(),
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processor": _processor(),
         "cores": len(cores()),
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
 

@@ -88,7 +88,7 @@ def train(
         own = [[entry, *where] for entry, where in user_entries(run).items()]
         more = {"id": name, "entries": own, "init_digest": init}
         folder.write("config.json", {**more, **to_tree(run)})
-        _record_profile(folder, watcher)
+        _record_profile(run, folder, watcher)
         with _Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
 
@@ -248,9 +248,9 @@ class _Training:
         return without_nonfinite(summary)
 
 
-def _record_profile(folder: Folder, watcher: Watcher) -> None:
+def _record_profile(run: RunSpec, folder: Folder, watcher: Watcher) -> None:
     """Note where the run runs; if that has changed since it began, say so."""
-    before, now = (folder.read("profile.json") or {"profiles": []})["profiles"], profile()
+    before, now = (folder.read("profile.json") or {"profiles": []})["profiles"], profile(run)
     if before and now != before[-1]:
         keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
         watcher.message(f"begun under another profile ({keys}): bits may differ from one run")

@@ -18,7 +18,7 @@ from tfm import arguments
 from tfm import config as configs
 from tfm.names import UserError
 from tfm.run import spec
-from tfm.runtime import cache_compilations
+from tfm.runtime import cache_compilations, check_compiler
 from tfm.train import loop
 
 
@@ -63,6 +63,7 @@ def main(argv: Sequence[str]) -> None:
     workdir = given.options["workdir"]
     run = spec.read(configs.from_command_line(given.config, spec.RunSpec))
     cache_compilations()
+    check_compiler()
     with Bar(run, "quiet" in given.flags) as bar:
         try:
             summary = loop.train(run, workdir, bar)
