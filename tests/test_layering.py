@@ -7,8 +7,8 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 
 FLOORS = [
     ["names", "tables"],
-    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime", "library_code"],
-    ["ops"],
+    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime"],
+    ["ops", "library_code"],
     ["data", "parallel"],
     ["layers"],
     ["models", "optim"],
