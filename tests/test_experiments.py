@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from tests.helpers.runs import Silent
 from tfm import config
 from tfm.run import spec
 from tfm.sweep import cost, plan, study
@@ -12,12 +13,6 @@ from tfm.train import loop
 
 ROOT = pathlib.Path(__file__).parent.parent
 STUDIES = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/study.py"))
-
-
-class Nobody:
-    def line(self, line): ...
-
-    def message(self, text): ...
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -58,5 +53,5 @@ def test_a_task_is_learned_by_a_model_that_can_and_by_none_that_cannot(
         argv = [f"--config={ROOT}/configs/tasks/{task}.py", f"--config.{change}",
                 f"--config.train.steps={steps}", "--config.data.examples=20000"]  # fmt: skip
         run = spec.read(config.from_command_line(argv, spec.RunSpec))
-        found = loop.train(run, str(tmp_path / change), Nobody())["valid"]
+        found = loop.train(run, str(tmp_path / change), Silent())["valid"]
         assert found["accuracy"] > 0.97 if learns else found["exact"] < 0.02, (change, found)

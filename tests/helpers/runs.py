@@ -9,6 +9,20 @@ from tfm.checkpoint import Checkpoints
 from tfm.train.loop import TIMES
 
 
+class Silent:
+    """Watches a run, and keeps what it is told."""
+
+    def __init__(self):
+        self.messages = []
+        self.lines = []
+
+    def line(self, line):
+        self.lines.append(line)
+
+    def message(self, text):
+        self.messages.append(text)
+
+
 def lines(workdir):
     text = (workdir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in text]

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from tests.helpers.runs import Silent
 from tfm import config
 from tfm.cli import main
 from tfm.folder import Folder
@@ -15,12 +16,6 @@ from tfm.run import spec
 from tfm.train import loop
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
-
-
-class Silent:
-    def line(self, line): ...
-
-    def message(self, text): ...
 
 
 @pytest.fixture(scope="module")

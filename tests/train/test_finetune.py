@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tfm
+from tests.helpers.runs import Silent
 from tfm.config import load
 from tfm.names import UserError
 from tfm.run.spec import RunSpec, read
@@ -18,16 +19,10 @@ from tfm.train import loop
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 
 
-class Quiet:
-    def line(self, line): ...
-
-    def message(self, text): ...
-
-
 def train(workdir, **changes):
     tree = load(f"{SMALL}:decoder").to_dict()
     tree = replaced(RunSpec, tree, {"train.steps": 4, "train.eval_every": 2, **changes})
-    return loop.train(read(tree), str(workdir), Quiet())
+    return loop.train(read(tree), str(workdir), Silent())
 
 
 @pytest.fixture(scope="module")

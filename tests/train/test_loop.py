@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from tests.helpers.runs import Silent
 from tfm import config
 from tfm.evaluate.main import evaluate
 from tfm.names import UserError
@@ -17,18 +18,6 @@ from tfm.run import spec
 from tfm.train import loop
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
-
-
-class Silent:
-    def __init__(self):
-        self.messages = []
-        self.lines = []
-
-    def line(self, line):
-        self.lines.append(line)
-
-    def message(self, text):
-        self.messages.append(text)
 
 
 def load(model="decoder", *overrides):

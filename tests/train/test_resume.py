@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.helpers.runs import assert_same
+from tests.helpers.runs import Silent, assert_same
 from tfm.objectives.table import OBJECTIVES
 from tfm.run import spec
 from tfm.train import loop
@@ -40,14 +40,6 @@ SHAPES = {"classify": {"shape": "N:1"}, "vector_to_sequence": {"shape": "1:N", "
 CASES = [(name, family) for name, entry in OBJECTIVES.items() for family in entry.families]
 
 
-class Silent:
-    def line(self, line):
-        pass
-
-    def message(self, text):
-        self.last = text
-
-
 @pytest.mark.parametrize(("objective", "family"), CASES)
 def test_a_resumed_run_gives_the_same_bits(objective, family, tmp_path):
     shape = SHAPES.get(objective, {}) if family == "recurrent" else {}
@@ -69,5 +61,5 @@ def test_a_resumed_run_gives_the_same_bits(objective, family, tmp_path):
     shutil.rmtree(resumed / "checkpoints/4")
     (resumed / "summary.json").unlink()
     loop.train(run, str(resumed), watcher)
-    assert watcher.last == "going on from step 2"
+    assert watcher.messages[-1] == "going on from step 2"
     assert_same(resumed, whole)

@@ -32,6 +32,7 @@ class Objective:
 
     families: ClassVar[tuple[str, ...]]  # of models
     forms: ClassVar[tuple[str, ...]]  # of data
+    labels_in: ClassVar[str | None] = None  # the input that holds each label, one place later
     same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
 
     @property

@@ -19,11 +19,11 @@ class NextToken(Objective):
 
     families = ("decoder", "recurrent")
     forms = ("text", "pairs", "labels", "tags")
+    labels_in = "tokens_BT"
 
     @property
     def head(self) -> dict[str, Any]:
-        # Both directions would show what is next, and classes are not the vocabulary.
-        return {"shape": "N:N", "bidirectional": False, "classes": None}
+        return {"shape": "N:N", "classes": None}  # classes are not the vocabulary
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}

@@ -12,6 +12,7 @@ class Seq2Seq(Objective):
 
     families = ("encoder_decoder", "seq2seq")
     forms = ("pairs", "labels")
+    labels_in = "decoder_input_BT"
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}

@@ -14,6 +14,7 @@ class VectorToSequence(Objective):
 
     families = ("recurrent",)
     forms = ("vectors",)
+    labels_in = "tokens_BT"
 
     @property
     def head(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class TrainSpec(Spec):
     accumulate: int = size(1)  # parts of a batch, one after another, whose gradients are summed
     ema: float | None = rate(None)  # decay of the running mean of the weights that is evaluated
     label_smoothing: float | None = rate(None)
+    allow_leak: bool = False  # train a model that sees what it must predict
     on_nonfinite: Named = choice(lambda: ON_NONFINITE, "stop")  # loss or gradient
     log_every: int = size(50)
     eval_every: int | None = size(None)  # None: at the end

@@ -23,6 +23,7 @@ from tfm.config import user_entries
 from tfm.data.dataset import Dataset
 from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
+from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import evaluate
 from tfm.folder import Folder, disk_errors, without_nonfinite
 from tfm.inspect import describe
@@ -164,11 +165,26 @@ class _Training:
             self.checkpoints.delete(step)
         if found is None:
             state = self._initialized(self.init(self.first, seed))
+            self._check_leak(state)
         else:
             state = TrainState(**found["variables"], **found["training"])
             self.watcher.message(f"going on from step {int(state.step)}")
         self.folder.truncate_log(int(state.step))
         return state
+
+    def _check_leak(self, state: TrainState) -> None:
+        """Raise if the model sees what it must predict: its loss would mean nothing."""
+        batch = next(eval_batches(self.objective, self.data["valid"], self.spec.data.eval_batch))
+        vocab = self.data["valid"].vocab
+        found = find_leak(self.eval_step, state.variables(), self.objective, batch, vocab)
+        if found is None:
+            return
+        if not self.spec.train.allow_leak:
+            raise UserError(
+                f"objective {self.spec.objective!r}: {found}. The model sees the answer: choose a "
+                "causal mask, or a model of one direction. train.allow_leak=True trains it anyway"
+            )
+        self.watcher.message(f"the model sees the answer: {found}")
 
     def _initialized(self, state: TrainState) -> TrainState:
         """The state before the first step, with the weights of `train.init_from` if it is given."""
