@@ -1,4 +1,9 @@
+import os
 import subprocess
+
+# What is compiled here runs for a moment: optimising it would take most of the time. Tests of what
+# the optimising compiler gives are in test_compiler.py. Processes that tests start inherit it.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 import pytest

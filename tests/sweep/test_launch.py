@@ -76,18 +76,21 @@ def grow(workdir, process):
         time.sleep(0.01)
 
 
+LAUNCHERS = int(os.environ.get("TFM_KILLS", "4")) // 2
+
+
 @pytest.mark.slow
 def test_kills_change_nothing(tmp_path):
-    """Twelve points; eight workers and four launchers are killed, and one is asked to stop."""
+    """Twelve points; two workers of each launcher are killed, then it is, and one is asked to stop."""
     study = write(tmp_path)
-    long = ["--quiet", "--config.train.steps=600", "--config.train.eval_every=100",
+    long = ["--quiet", f"--config.train.steps={150 * LAUNCHERS}", "--config.train.eval_every=100",
             "--config.train.save_every=20"]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(begin(study, whole, *long))
     assert len(ended(whole)) == 12
     rng = random.Random(0)
     workers_killed = 0
-    for ending in [signal.SIGKILL] * 4 + [signal.SIGINT]:
+    for ending in [signal.SIGKILL] * LAUNCHERS + [signal.SIGINT]:
         process = begin(study, killed, *long)
         for _ in range(2):
             grow(killed, process)
@@ -107,12 +110,12 @@ def test_kills_change_nothing(tmp_path):
             assert "the same command resumes it" in errors
             assert time.monotonic() - begin_of_end < 15  # it saves, and does not wait to be killed
         assert gone(workers)
-    assert workers_killed == 8
+    assert workers_killed == 2 * LAUNCHERS
     assert not ended(killed) >= ended(whole)
     finish(begin(study, killed, *long))
     assert ended(killed) == ended(whole)
     logs = "".join(path.read_text() for path in (killed / "workers").glob("*.log"))
-    assert logs.count("going on from step") >= 5
+    assert logs.count("going on from step") > LAUNCHERS
     for name in ended(whole):
         assert_same(killed / name, whole / name)
 
