@@ -81,7 +81,7 @@ LAUNCHERS = int(os.environ.get("TFM_KILLS", "4")) // 2
 
 @pytest.mark.slow
 def test_kills_change_nothing(tmp_path):
-    """Twelve points; two workers of each launcher are killed, then it is, and one is asked to stop."""
+    """Twelve points; of each launcher two workers are killed, then itself; one is asked to stop."""
     study = write(tmp_path)
     long = ["--quiet", f"--config.train.steps={150 * LAUNCHERS}", "--config.train.eval_every=100",
             "--config.train.save_every=20"]  # fmt: skip
