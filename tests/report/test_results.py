@@ -34,9 +34,11 @@ def sweep(tmp_path):
                 continue
             number = None if value == "nan" else value
             valid = None if value is None else {"step": 30, "accuracy": number, "loss": 1.0}
-            summary = {"status": "diverged" if value is None else "done", "steps": 30,
-                       "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
-                       "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
+            config = {"id": name, "model": {}, "objective": "seq2seq", "data": {}, "train": {}}
+            (folder / "config.json").write_text(json.dumps(config))
+            summary = {"id": name, "status": "diverged" if value is None else "done", "steps": 30,
+                       "skipped": 0, "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
+                       "best": valid, "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
             made_by = {"tfm": "another"} if variant == "c" else identity.made_by()
             (folder / "profile.json").write_text(json.dumps({"profiles": [{"made_by": made_by}]}))
             (folder / "summary.json").write_text(json.dumps(summary))

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy import stats
 
-from tfm.folder import Folder
+from tfm.folder import Damaged, Folder
 from tfm.names import UserError
 from tfm.train.identity import is_stale
 
@@ -28,8 +28,8 @@ class Run:
     task: str
     seed: int
     point: Mapping[str, Any]
-    status: str  # done, diverged, failed or unfinished
-    error: str = ""  # of one that failed
+    status: str  # done, diverged, failed, unfinished or damaged
+    error: str = ""  # of one that failed or is damaged
     stale: bool = False  # other library code made it
     parameters: int | None = None
     flops: int | None = None
@@ -48,6 +48,7 @@ class Cell:
     diverged: int
     failed: int
     unfinished: int
+    damaged: int
     stale: int
     parameters: int | None
     flops: int | None
@@ -97,7 +98,10 @@ def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
     if not path.is_dir():
         return Run(**known, status="unfinished")
     folder = Folder(path)
-    summary, failure = folder.read("summary.json"), folder.read("failure.json")
+    try:
+        summary, failure = folder.summary(known["id"]), folder.read("failure.json")
+    except Damaged as e:
+        return Run(**known, status="damaged", error=str(e))
     if summary is None and failure is not None:
         return Run(**known, status="failed", error=failure["error"])
     if summary is None:
@@ -141,6 +145,7 @@ def _cell(runs: Sequence[Run], metric: str) -> Cell:
         diverged,
         sum(run.status == "failed" for run in runs),
         sum(run.status == "unfinished" for run in runs),
+        sum(run.status == "damaged" for run in runs),
         sum(run.stale for run in runs),
         ended[0].parameters if ended else None,
         ended[0].flops if ended else None,
@@ -194,7 +199,7 @@ def text(cell: Cell | None) -> str:
     out = "—" if cell.mean is None else f"{cell.mean:.3f}"
     if cell.half is not None:
         out += f" ± {cell.half:.3f}"
-    for status in ("diverged", "failed", "unfinished", "stale"):
+    for status in ("diverged", "failed", "unfinished", "damaged", "stale"):
         if number := getattr(cell, status):
             out += f" ({number} {status})"
     return out

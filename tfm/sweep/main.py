@@ -15,6 +15,7 @@ again. Workers use the CPU unless $JAX_PLATFORMS says otherwise.
 At the end it prints a table of variants × tasks, and writes results.md, results.csv and runs.csv.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 import jax
 
 from tfm import arguments
-from tfm.folder import Folder
+from tfm.folder import Damaged, Folder
 from tfm.names import UserError, pick
 from tfm.report import results
 from tfm.sweep import cost, plan
@@ -93,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
 def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
     """Run what is not done yet, and print the table."""
     start, workdir, folder = time.monotonic(), options.workdir, Folder(options.workdir)
-    with folder.lock():
+    with folder.lock(mark="sweep.json"):
         _move_stale(_stale(jobs, workdir), len(jobs), folder.path, options.stale)
         try:
             with Display(study.metric, options.quiet) as display:
@@ -107,12 +108,14 @@ def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
         print(json.dumps(results.to_json(found), indent=1))
     else:
         _print(found, done, workdir, time.monotonic() - start)
-    failed = [job for job in done if job.state == "failed"]
+    failed = [job for job in done if job.state in ("failed", "damaged")]
     for job in failed:
-        print(f"failed: {job.job.name}: {job.error}", file=sys.stderr)
+        print(f"{job.state}: {job.job.name}: {job.error}", file=sys.stderr)
     if failed:
         logs = os.path.join(workdir, "workers")
-        print(f"{len(failed)} of {len(done)} runs failed; see {logs}", file=sys.stderr)
+        print(
+            f"{len(failed)} of {len(done)} runs failed or are damaged; see {logs}", file=sys.stderr
+        )
         sys.exit(1)
 
 
@@ -120,7 +123,12 @@ def _stale(jobs: Sequence[Job], workdir: str) -> list[Job]:
     """The jobs that other library code has started or finished."""
     paths = [(job, pathlib.Path(workdir) / job.id) for job in jobs]
     started = [(job, path) for job, path in paths if path.is_dir()]
-    return [job for job, path in started if is_stale(Folder(path).read("profile.json"))]
+    stale = []
+    for job, path in started:
+        with contextlib.suppress(Damaged):  # which the launch reports
+            if is_stale(Folder(path).read("profile.json")):
+                stale.append(job)
+    return stale
 
 
 def _move_stale(stale: Sequence[Job], total: int, folder: pathlib.Path, choice: str | None) -> None:

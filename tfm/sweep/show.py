@@ -53,7 +53,7 @@ class Display:
     def _line(self, jobs: Sequence[Progress]) -> str:
         count = {
             state: sum(job.state == state for job in jobs)
-            for state in ("done", "running", "failed", "waiting")
+            for state in ("done", "running", "failed", "damaged", "waiting")
         }
         text = ", ".join(f"{number} {state}" for state, number in count.items() if number)
         return f"{text}; {self._left(jobs)}"
