@@ -10,7 +10,7 @@ import logging
 import math
 import pathlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -45,30 +45,47 @@ class Checkpoints:
         if read_only and not self.folder.is_dir():
             raise UserError(f"{folder} has no checkpoint")
         self.manager = ocp.CheckpointManager(self.folder, options=options)
+        self.tested = read_only
 
-    def save(self, step: int, items: Items, loss: float | None = None) -> None:
-        """Write in the background; without a finite loss it cannot be the best."""
+    def save(self, step: int, items: Items, loss: float | None = None, log: int = 0) -> None:
+        """Write in the background; without a finite loss it cannot be the best. `log` is a checksum
+        of the log so far. The first one is read back at once, while little is lost."""
         known = loss is not None and math.isfinite(loss)
         trees = jax.device_get(dict(items))
-        note = {name: checksum(tree) for name, tree in trees.items()}
+        note = {"log": log, **{name: checksum(tree) for name, tree in trees.items()}}
         args = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         composite = ocp.args.Composite(**args, note=ocp.args.JsonSave(note))
         self.manager.save(step, args=composite, metrics={"loss": loss} if known else None)
+        if not self.tested:
+            self.wait()
+            try:
+                self.read(step, dict.fromkeys(trees))
+            except UserError as e:
+                raise UserError(f"{self.folder}: what was saved cannot be read back: {e}") from e
+            self.tested = True
 
-    def newest(self, like: Items) -> tuple[dict[str, Any] | None, dict[int, str]]:
-        """The newest checkpoint that is whole, and what is wrong with those that are newer."""
+    def newest(
+        self, like: Items, log: Callable[[int], int] | None = None
+    ) -> tuple[dict[str, Any] | None, dict[int, str]]:
+        """The newest checkpoint that is whole, and what is wrong with those that are newer. Where
+        `log` is given, the checksum of the log up to a step, it must be as when it was saved."""
         damaged: dict[int, str] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
-                return self.read(step, like), damaged
+                return self.read(step, like, log), damaged
             except UserError as e:
                 damaged[step] = str(e)
         if damaged:
             reasons = "; ".join(damaged.values())
-            raise UserError(f"{self.folder}: no checkpoint can be read: {reasons}")
+            raise UserError(
+                f"{self.folder}: no checkpoint can be read: {reasons}; delete the folder "
+                f"{self.folder.parent} to run it again"
+            )
         return None, damaged
 
-    def read(self, step: int, like: Items) -> dict[str, Any]:
+    def read(
+        self, step: int, like: Items, log: Callable[[int], int] | None = None
+    ) -> dict[str, Any]:
         """The items that `like` names, in its shapes, or as they were saved where it has None."""
         args = {}
         for name, tree in like.items():
@@ -81,8 +98,9 @@ class Checkpoints:
                 if checksum(found[name]) != found["note"][name]:
                     raise UserError("its checksum differs")
         except Exception as e:  # whatever a damaged file makes Orbax raise
-            first = str(e).partition("\n")[0][:100]
-            raise UserError(f"checkpoint {step} is damaged ({first})") from e
+            raise _damaged(step, e) from e
+        if log is not None and found["note"].get("log") not in (None, log(step)):
+            raise UserError(f"checkpoint {step}: metrics.jsonl is not as it was when it was saved")
         return {name: found[name] for name in like}
 
     def variables(self, which: str) -> tuple[int, dict[str, Any], list[str]]:
@@ -105,8 +123,11 @@ class Checkpoints:
         step = (self.best() if which == "best" else None) or self.manager.latest_step()
         if step is None:
             raise UserError(f"{self.folder.parent} has no checkpoint")
-        note = self.manager.restore(step, args=ocp.args.Composite(note=ocp.args.JsonRestore()))
-        return f"{step}:{note['note']['variables']}"
+        try:
+            note = self.manager.restore(step, args=ocp.args.Composite(note=ocp.args.JsonRestore()))
+            return f"{step}:{note['note']['variables']}"
+        except Exception as e:
+            raise _damaged(step, e) from e
 
     def best(self) -> int | None:
         """The step with the lowest loss, of those that are kept."""
@@ -122,6 +143,11 @@ class Checkpoints:
 
     def close(self) -> None:
         self.manager.close()
+
+
+def _damaged(step: int, error: Exception) -> UserError:
+    first = str(error).partition("\n")[0][:100]
+    return UserError(f"checkpoint {step} is damaged ({first})")
 
 
 def _loss(metrics: Mapping[str, float]) -> float:

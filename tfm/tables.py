@@ -14,6 +14,11 @@ def console(width: int = 100) -> Console:
     return Console(width=wide, markup=False, highlight=False, emoji=False)
 
 
+def plain(text: str) -> str:
+    """A text without characters that a terminal or a table would obey: they are shown escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def table(*columns: str, **options: Any) -> Table:
     """A table without rows. A column whose name begins with ">" holds numbers."""
     out = Table(

@@ -52,8 +52,9 @@ def folder(trained, tmp_path):
     (tmp_path / "sweep" / "diverged" / "summary.json").write_text(json.dumps(diverged))
     (tmp_path / "bad" / "log" / "summary.json").unlink()
     (tmp_path / "bad" / "log" / "metrics.jsonl").write_text('{"step": 3}\n')
+    odd = {"model": {}, "id": "x", "objective": "tag", "train": {}, "data": 3}
     foreign = {"half_json": '{"model": ', "list": "[1]", "other": '{"model_type": "gpt2"}',
-               "odd": '{"model": {"family": "decoder"}, "data": 3}'}  # fmt: skip
+               "odd": json.dumps(odd)}  # fmt: skip
     for name, text in foreign.items():
         (tmp_path / "bad" / name).mkdir()
         (tmp_path / "bad" / name / "config.json").write_text(text)
@@ -70,8 +71,8 @@ def test_every_state_is_shown(folder, trained):
     assert {name: run.status for name, run in found.items()} == {
         "done": "done", "sweep/half": "unfinished", "sweep/broken": "failed",
         "sweep/gone": "unfinished", "sweep/never": "failed", "sweep/diverged": "diverged",
-        "imported": "imported", "pictures": "?", "bad/log": "?", "bad/half_json": "?",
-        "bad/list": "?", "bad/other": "?", "bad/odd": "?",
+        "imported": "imported", "pictures": "?", "bad/log": "damaged", "bad/half_json": "damaged",
+        "bad/list": "damaged", "bad/other": "damaged", "bad/odd": "damaged",
     }  # fmt: skip
     done = found["done"]
     assert (done.family, done.objective) == ("recurrent", "next_token")
@@ -85,10 +86,10 @@ def test_every_state_is_shown(folder, trained):
     assert reasons["sweep/never"] == "no data"
     assert reasons["pictures"] == "no run: it has no config.json"
     assert "config.json is not JSON" in reasons["bad/half_json"]
-    assert "config.json holds a list" in reasons["bad/list"]
-    assert "config.json has no model" in reasons["bad/other"]
-    assert "cannot be read: no key 'split'" in reasons["bad/log"]
-    assert "cannot be read" in reasons["bad/odd"]
+    assert "config.json holds [1] where a dict belongs" in reasons["bad/list"]
+    assert "config.json has no 'model'" in reasons["bad/other"]
+    assert "metrics.jsonl is damaged: line 1 has no 'split'" in reasons["bad/log"]
+    assert "config.json holds 3 where a dict belongs (data)" in reasons["bad/odd"]
 
 
 def test_a_run_that_is_written_to_is_running(folder):

@@ -34,9 +34,11 @@ def sweep(tmp_path):
                 continue
             number = None if value == "nan" else value
             valid = None if value is None else {"step": 30, "accuracy": number, "loss": 1.0}
-            summary = {"status": "diverged" if value is None else "done", "steps": 30,
-                       "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
-                       "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
+            config = {"id": name, "model": {}, "objective": "seq2seq", "data": {}, "train": {}}
+            (folder / "config.json").write_text(json.dumps(config))
+            summary = {"id": name, "status": "diverged" if value is None else "done", "steps": 30,
+                       "skipped": 0, "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
+                       "best": valid, "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
             made_by = {"tfm": "another"} if variant == "c" else identity.made_by({})
             profile = {"entries": {}, "made_by": made_by}
             (folder / "profile.json").write_text(json.dumps({"profiles": [profile]}))
@@ -57,7 +59,8 @@ def test_a_cell_is_a_mean_with_students_interval(sweep):
     cell = sweep.cell("a|b", "copy")
     low, high = stats.t.interval(0.95, 2, loc=0.7, scale=stats.sem([0.5, 0.7, 0.9]))
     assert cell.mean == pytest.approx(0.7)
-    assert (cell.mean - cell.half, cell.mean + cell.half) == pytest.approx((low, high))
+    assert high > 1
+    assert (cell.low, cell.high) == pytest.approx((low, 1.0))  # accuracy ends at 1
     assert (cell.parameters, cell.flops, cell.runs) == (1234, 3 * 10**9, 3)
     assert cell.seconds == pytest.approx(30 * 0.25)  # without the first line
 
@@ -65,7 +68,7 @@ def test_a_cell_is_a_mean_with_students_interval(sweep):
 def test_missing_runs_are_shown_and_a_diverged_seed_leaves_no_mean(sweep):
     shown = {variant: results.text(sweep.cell(variant, "copy")) for variant in sweep.variants}
     assert shown == {
-        "a|b": "0.700 ± 0.497",
+        "a|b": "0.700 [0.203, 1.000]",
         "c": "0.250 (1 unfinished) (1 stale)",
         "d": "— (1 diverged)",
         "e": "— (1 diverged)",
@@ -77,11 +80,11 @@ def test_missing_runs_are_shown_and_a_diverged_seed_leaves_no_mean(sweep):
 
 def test_markdown_and_csv_say_the_same(sweep):
     text = results.markdown(sweep)
-    assert "| a\\|b | 0.700 ± 0.497 |" in text
-    assert "| copy | c | 1,234 | 3e+09 | 7.5 | 1 |" in text
+    assert "| a\\|b | 0.700 [0.203, 1.000] |" in text
+    assert "| copy | c | 1,234 | 3e+09 | 7.5 | 1 | — |" in text
     rows = list(csv.DictReader(io.StringIO(results.table_csv(sweep))))
     assert [row["mean"] for row in rows[1:]] == ["0.25", "", "", ""]
-    assert math.isclose(float(rows[0]["half"]), 0.49682, rel_tol=1e-4)
+    assert math.isclose(float(rows[0]["low"]), 0.7 - 0.49682, rel_tol=1e-4)
     runs = list(csv.DictReader(io.StringIO(results.runs_csv(sweep))))
     statuses = "done done done done unfinished done diverged done done failed"
     assert [run["status"] for run in runs] == statuses.split()
@@ -89,6 +92,60 @@ def test_markdown_and_csv_say_the_same(sweep):
     assert runs[0]["x.y"] == "1"
     assert runs[0]["accuracy on copy(length=9)"] == "0.125"
     assert json.loads(json.dumps(results.to_json(sweep)))["table"][0]["variant"] == "a|b"
+
+
+def run(variant, seed, accuracy, **more):
+    return results.Run(
+        id=f"{variant}{seed}", variant=variant, task="copy", seed=seed, point={}, status="done",
+        metrics={"accuracy": accuracy}, **more,
+    )  # fmt: skip
+
+
+def test_variants_are_compared_with_the_baseline_seed_by_seed():
+    base = [0.10, 0.12, 0.14, 0.11, 0.13]
+    facts = {"best": 1.0, "floors": {"most frequent answer": 0.05}}
+    runs = [run("old", seed, x, **facts) for seed, x in enumerate(base)]
+    runs += [run("new", seed, x + 0.005 + seed / 1e4) for seed, x in reversed([*enumerate(base)])]
+    runs += [run("one", 0, 0.995, **facts)]
+    found = results.Results("s", "Why?", "accuracy", runs, baseline="old")
+    comparison = found.comparisons["copy", "new"]
+    assert comparison.difference == pytest.approx(0.0052)
+    assert comparison.verdict == "better"
+    assert found.comparisons["copy", "one"].verdict == "no verdict: fewer than 5 seeds"
+    assert ("copy", "old") not in found.comparisons
+    assert found.cell("one", "copy").solved == 1
+    assert found.cell("old", "copy").solved == 0
+    text = results.markdown(found)
+    assert "| new | copy | +0.0052 ± 0.0002 | 5 |" in text
+    assert "| floor: most frequent answer | 0.050 |" in text
+    (row,) = [
+        r for r in csv.DictReader(io.StringIO(results.table_csv(found))) if r["variant"] == "new"
+    ]
+    assert row["verdict to old"] == "better"
+    assert json.loads(json.dumps(results.to_json(found)))["table"][1]["comparison"]["pairs"] == 5
+
+
+def test_a_seed_without_a_number_leaves_no_verdict():
+    runs = [
+        run(v, seed, None if (v, seed) == ("new", 3) else 0.5)
+        for v in ("old", "new")
+        for seed in range(6)
+    ]
+    found = results.Results("s", "Why?", "accuracy", runs, baseline="old")
+    assert found.comparisons["copy", "new"].verdict == "no verdict: 1 of 6 seeds have no number"
+
+
+def test_mixed_profiles_are_marked():
+    runs = [run("a", seed, 0.5, profiles=[str(seed % 2)]) for seed in range(4)]
+    found = results.Results("s", "Why?", "accuracy", runs)
+    assert results.text(found.cell("a", "copy")) == "0.500 ± 0.000 (2 profiles)"
+
+
+def test_names_cannot_break_a_table():
+    runs = [run("evil\n| x |\x1b[2J", 0, 0.5)]
+    text = results.markdown(results.Results("s", "Why?", "accuracy", runs))
+    assert "| evil\\n\\| x \\|\\x1b[2J | 0.500 |" in text
+    assert "\x1b" not in text
 
 
 def test_no_sweep_is_named(tmp_path):

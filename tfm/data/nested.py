@@ -55,7 +55,24 @@ def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
         tokens_NT = np.ascontiguousarray(tokens_TN.T)
         return Examples(tokens=Ragged.of(tokens_NT), scored=tokens_NT.ravel() >= FIRST + kinds)
 
-    return Generated(make, form="text", vocab=FIRST + 2 * kinds, max_length=length, best=ALL)
+    def last_four(examples: Examples) -> float:
+        """Name the bracket that is still open within the last four tokens, or any."""
+        tokens = examples.tokens.ids.reshape(-1, length).tolist()
+        right = []
+        for row in tokens:
+            for t, token in enumerate(row):
+                if token >= FIRST + kinds:
+                    still_open: list[int] = []
+                    for seen in row[max(t - 4, 0) : t]:
+                        if seen < FIRST + kinds:
+                            still_open.append(seen)
+                        elif still_open:
+                            still_open.pop()
+                    right.append(still_open[-1] + kinds == token if still_open else 1 / kinds)
+        return float(np.mean(right))
+
+    facts = {"vocab": FIRST + 2 * kinds, "max_length": length, "best": ALL}
+    return Generated(make, form="text", shortcuts={"last four tokens": last_four}, **facts)
 
 
 def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 5) -> Source:
@@ -85,9 +102,17 @@ def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 
             tokens=Ragged(ids, lengths), labels=np.array([value for _, value in lists], np.int32)
         )
 
-    return Generated(
-        make, form="labels", vocab=CLOSE + 1, classes=DIGITS, max_length=most, best=ALL
-    )
+    def first_operator(examples: Examples) -> float:
+        """Name the most frequent value of lists that begin with the same operator."""
+        tokens, labels = examples.tokens, examples.labels
+        assert labels is not None
+        first_N = tokens.ids[np.cumsum(tokens.lengths) - tokens.lengths] - OPEN
+        count_OV = np.zeros((len(OPERATORS), DIGITS))
+        np.add.at(count_OV, (first_N, labels), 1)
+        return float(count_OV.max(1).sum() / count_OV.sum())
+
+    facts = {"vocab": CLOSE + 1, "classes": DIGITS, "max_length": most, "best": ALL}
+    return Generated(make, form="labels", shortcuts={"first operator": first_operator}, **facts)
 
 
 def _fitting_list(key: int, least: int, most: int, depth: int, args: int) -> tuple[list[int], int]:

@@ -54,12 +54,16 @@ def noam(warmup: int = 4000) -> Schedule:
     """Up over `warmup` steps, then with 1/√step.  Vaswani et al. 2017, §5.3."""
     if warmup < 1:
         raise UserError(f"noam: warmup={warmup} must be at least 1")
+    return _Noam(warmup)
 
-    def share(step: Array, steps: int) -> Array:
+
+@dataclasses.dataclass(frozen=True)
+class _Noam:
+    warmup: int
+
+    def __call__(self, step: Array, steps: int) -> Array:
         t = step + 1
-        return jnp.minimum(t / warmup, jnp.sqrt(warmup / t))
-
-    return share
+        return jnp.minimum(t / self.warmup, jnp.sqrt(self.warmup / t))
 
 
 def _check(name: str, warmup: int, final: float = 0.0) -> None:

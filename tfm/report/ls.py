@@ -4,8 +4,8 @@
 
 FOLDER is runs/ unless it is given. Each run is shown with its family, objective and data set (or as
 imported), its status, its best validation loss, its steps, and when it was last written to. The
-status is done, diverged, failed, running, or unfinished (the command that started it resumes it).
-Folders that are no runs, or are damaged, are listed with the reason.
+status is done, diverged, failed, running, unfinished (the command that started it resumes it), or
+damaged, with the file that is. Folders that are no runs are listed with the reason.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfm import arguments
-from tfm.folder import Folder
+from tfm.folder import Damaged, Folder
 from tfm.names import UserError
 from tfm.tables import console, table
 
@@ -30,8 +30,8 @@ class Listed:
     """A run folder. What is not known is None."""
 
     name: str
-    status: str  # done, diverged, failed, running, unfinished, imported, or "?" with a reason
-    reason: str = ""
+    status: str  # done, diverged, failed, running, unfinished, imported, damaged; "?" is no run
+    reason: str = ""  # of one that failed, is damaged or is no run
     family: str | None = None
     objective: str | None = None
     dataset: str | None = None
@@ -73,9 +73,10 @@ def runs(folder: str) -> Iterator[Listed]:
         name = path.name if path == root else str(path.relative_to(root))
         try:
             yield _read(path, name)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-            what = f"no key {e}" if isinstance(e, KeyError) else str(e)
-            yield Listed(name=name, status="?", reason=f"cannot be read: {what}", when=_when(path))
+        except Damaged as e:
+            yield Listed(name=name, status="damaged", reason=str(e), when=_when(path))
+        except OSError as e:
+            yield Listed(name=name, status="?", reason=f"cannot be read: {e}", when=_when(path))
 
 
 def _is_run(path: pathlib.Path) -> bool:
@@ -103,14 +104,11 @@ def _find(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 def _read(path: pathlib.Path, name: str) -> Listed:
     os.listdir(path)  # raises if it may not be read
     folder = Folder(path)
-    config, summary, failure = (
-        _json(folder, name) for name in ("config.json", "summary.json", "failure.json")
-    )
+    summary = folder.summary()
+    config, failure = folder.read("config.json"), folder.read("failure.json")
     if config is None and failure is None:
         return Listed(name=name, status="?", reason="no run: it has no config.json")
     config = config or {}
-    if failure is None and not isinstance(config.get("model"), dict):
-        return Listed(name=name, status="?", reason="no run of tfm: config.json has no model")
     known = {
         "name": name,
         "family": config.get("model", {}).get("family"),
@@ -135,16 +133,6 @@ def _read(path: pathlib.Path, name: str) -> Listed:
     if "data" not in config:
         return Listed(**known, status="imported")
     return Listed(**known, status="unfinished", best=best, step=step)
-
-
-def _json(folder: Folder, name: str) -> dict[str, Any] | None:
-    try:
-        tree = folder.read(name)
-    except ValueError as e:
-        raise ValueError(f"{name} is not JSON: {e}") from e
-    if tree is not None and not isinstance(tree, dict):
-        raise ValueError(f"{name} holds a {type(tree).__name__}")
-    return tree
 
 
 def _when(path: pathlib.Path) -> str | None:

@@ -1,22 +1,24 @@
 """From the folders of a sweep to a table: variants × tasks, means with intervals over seeds."""
 
+import collections
 import csv
 import dataclasses
 import functools
+import hashlib
 import io
-import math
+import json
 import pathlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from scipy import stats
-
-from tfm.folder import Folder
+from tfm.folder import Damaged, Folder
 from tfm.names import UserError
+from tfm.report.statistics import METRICS, Comparison, Interval, compare, interval
+from tfm.tables import plain
 from tfm.train.identity import is_stale
 
-LEVEL = 0.95
+SOLVED = 0.01  # how near to the best accuracy a run has solved its task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +30,29 @@ class Run:
     task: str
     seed: int
     point: Mapping[str, Any]
-    status: str  # done, diverged, failed or unfinished
-    error: str = ""  # of one that failed
-    stale: bool = False  # other library code made it
+    status: str  # done, diverged, failed, unfinished or damaged
+    error: str = ""  # of one that failed or is damaged
+    stale: bool = False  # other library code or settings of JAX made it
+    profiles: Sequence[str] = ()  # a hash of each profile that it ran under
     parameters: int | None = None
     flops: int | None = None
     seconds: float | None = None  # of training, without compilation
     metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # validation
     tests: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
+    best: float | None = None  # the highest accuracy that is possible, where it is known
+    floors: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of accuracy
+
+    def value(self, metric: str) -> float | None:
+        """Of a run that is done."""
+        return self.metrics.get(metric) if self.status == "done" else None
+
+    @property
+    def solved(self) -> bool | None:
+        """Whether it is within SOLVED of the best accuracy that is possible."""
+        accuracy = self.value("accuracy")
+        if self.best is None or accuracy is None:
+            return None
+        return accuracy >= self.best - SOLVED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +60,16 @@ class Cell:
     """A variant on a task. If a seed diverged there is no mean: one of the others would mislead."""
 
     mean: float | None
-    half: float | None  # width of the interval; None with fewer than two runs
+    low: float | None  # of the interval; None with fewer than two runs
+    high: float | None
     runs: int  # in the mean
+    solved: int | None  # of these runs; None where the best accuracy is not known
     diverged: int
     failed: int
     unfinished: int
+    damaged: int
     stale: int
+    profiles: int  # under which its runs were made: between two, bits may differ
     parameters: int | None
     flops: int | None
     seconds: float | None  # the median
@@ -60,6 +81,7 @@ class Results:
     question: str
     metric: str
     runs: Sequence[Run]
+    baseline: str | None = None  # a variant
 
     @property
     def variants(self) -> list[str]:
@@ -81,6 +103,36 @@ class Results:
     def cell(self, variant: str, task: str) -> Cell | None:
         return self.cells.get((task, variant))
 
+    @functools.cached_property
+    def comparisons(self) -> dict[tuple[str, str], Comparison]:
+        """Each variant with the baseline, by (task, variant)."""
+        pairs = {
+            (task, variant): self._pairs(task, variant)
+            for task, variant in self.cells
+            if self.baseline is not None and variant != self.baseline
+        }
+        return compare(pairs, METRICS[self.metric])
+
+    def _pairs(self, task: str, variant: str) -> tuple[list[float], str]:
+        """Differences to the baseline by seed, and why they allow no verdict, if that is so."""
+        runs = {(run.variant, run.seed): run for run in self.runs if run.task == task}
+        names = variant, self.baseline or ""
+        both = [seed for name, seed in runs if name == variant and (names[1], seed) in runs]
+        values = [[runs[name, seed].value(self.metric) for name in names] for seed in both]
+        found = [a - b for a, b in values if a is not None and b is not None]
+        missing = len(both) - len(found)
+        return found, f"{missing} of {len(both)} seeds have no number" if missing else ""
+
+    @property
+    def floors(self) -> dict[str, dict[str, float]]:
+        """What can be reached without solving a task, by (name, task), as accuracy."""
+        found: dict[str, dict[str, float]] = {}
+        if self.metric == "accuracy":
+            for run in self.runs:
+                for name, value in run.floors.items():
+                    found.setdefault(name, {})[run.task] = value
+        return found
+
 
 def read(workdir: str) -> Results:
     """The results in the folder of a sweep."""
@@ -90,28 +142,42 @@ def read(workdir: str) -> Results:
     if sweep is None:
         raise UserError(f"{workdir} is not the folder of a sweep: it has no sweep.json")
     runs = [_run(pathlib.Path(workdir) / one["id"], one) for one in sweep["runs"]]
-    return Results(sweep["study"], sweep["question"], sweep["metric"], runs)
+    return Results(sweep["study"], sweep["question"], sweep["metric"], runs, sweep.get("baseline"))
 
 
 def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
     if not path.is_dir():
         return Run(**known, status="unfinished")
     folder = Folder(path)
-    summary, failure = folder.read("summary.json"), folder.read("failure.json")
+    try:
+        summary, failure = folder.summary(known["id"]), folder.read("failure.json")
+    except Damaged as e:
+        return Run(**known, status="damaged", error=str(e))
     if summary is None and failure is not None:
         return Run(**known, status="failed", error=failure["error"])
     if summary is None:
         return Run(**known, status="unfinished")
+    profiles, limits = folder.read("profile.json"), summary.get("limits", {})
     return Run(
         **known,
         status=summary["status"],
-        stale=is_stale(folder.read("profile.json")),
+        stale=is_stale(profiles),
+        profiles=[_digest(one) for one in (profiles or {}).get("profiles", ())],
         parameters=summary["parameters"],
         flops=summary["flops"],
         seconds=_seconds(folder.read_log(), summary["steps"]),
         metrics={k: v for k, v in (summary["valid"] or {}).items() if k != "step"},
         tests=summary["tests"],
+        best=limits.get("best"),
+        floors=limits.get("floors", {}),
     )
+
+
+def _digest(profile: Mapping[str, Any]) -> str:
+    """Of where a run ran, and with which versions and settings; not of which code it reaches."""
+    made_by = {name: x for name, x in profile["made_by"].items() if name != "tfm"}
+    rest = {name: x for name, x in profile.items() if name not in ("entries", "made_by")}
+    return hashlib.sha256(json.dumps([made_by, rest], sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
@@ -126,37 +192,31 @@ def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
     return statistics.median(per_step[1:]) * steps if len(per_step) > 1 else None
 
 
-def _cell(runs: Sequence[Run], metric: str) -> Cell:
-    done = [run for run in runs if run.status == "done"]
-    values = [run.metrics.get(metric) for run in done]
-    finite = [value for value in values if value is not None]
-    diverged = sum(run.status == "diverged" for run in runs) + len(values) - len(finite)
-    mean, half = (None, None) if diverged else interval(finite)
+def _cell(runs: Sequence[Run], name: str) -> Cell:
+    done, metric = [run for run in runs if run.status == "done"], METRICS[name]
+    finite = [value for run in done if (value := run.value(name)) is not None]
+    status = collections.Counter(run.status for run in runs)
+    diverged = status["diverged"] + len(done) - len(finite)
+    found = Interval() if diverged else interval(finite, metric.least, metric.most)
     timed = [run.seconds for run in done if run.seconds is not None]
     ended = [run for run in runs if run.parameters is not None]
+    solved = [run.solved for run in done if run.solved is not None]
     return Cell(
-        mean,
-        half,
-        len(finite),
-        diverged,
-        sum(run.status == "failed" for run in runs),
-        sum(run.status == "unfinished" for run in runs),
-        sum(run.stale for run in runs),
-        ended[0].parameters if ended else None,
-        ended[0].flops if ended else None,
-        statistics.median(timed) if timed else None,
+        mean=found.mean,
+        low=found.low,
+        high=found.high,
+        runs=len(finite),
+        solved=sum(solved) if solved else None,
+        diverged=diverged,
+        failed=status["failed"],
+        unfinished=status["unfinished"],
+        damaged=status["damaged"],
+        stale=sum(run.stale for run in runs),
+        profiles=len({one for run in runs for one in run.profiles}),
+        parameters=ended[0].parameters if ended else None,
+        flops=ended[0].flops if ended else None,
+        seconds=statistics.median(timed) if timed else None,
     )
-
-
-def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """The mean, and half the width of Student's interval for it.  Student 1908."""
-    if not values:
-        return None, None
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, None
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return mean, float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * error
 
 
 def write(results: Results, folder: Folder) -> None:
@@ -166,62 +226,103 @@ def write(results: Results, folder: Folder) -> None:
 
 
 def markdown(results: Results) -> str:
-    """The table of the metric, and below it what each cell cost."""
+    """The table of the metric, the differences to the baseline, and what each cell cost."""
+    lines = [f"# {plain(results.study)}", "", results.question, ""]
+    for title, columns, rows in tables(results):
+        head = [column.lstrip(">") for column in columns]
+        marks = ["---:" if column.startswith(">") else "---" for column in columns]
+        lines += [title, "", _row(head), _row(marks), *map(_row, rows), ""]
+    return "\n".join([*lines, NOTE]) + "\n"
+
+
+Table = tuple[str, list[str], list[list[str]]]  # a title, the columns (">" before numbers), rows
+
+
+def tables(results: Results) -> Iterator[Table]:
+    """What is printed, and written as Markdown."""
     tasks = results.tasks
-    lines = [
-        f"# {results.study}",
-        "",
-        results.question,
-        "",
-        f"Mean {results.metric} on validation data ± half of the 95 % interval over seeds.",
-        "",
-        _row("variant", *tasks),
-        _row("---", *("---:" for _ in tasks)),
+    title = f"Mean {results.metric} on validation data, with 95 % intervals over seeds."
+    rows = [
+        [variant, *(text(results.cell(variant, task)) for task in tasks)]
+        for variant in results.variants
     ]
-    for variant in results.variants:
-        cells = (results.cell(variant, task) for task in tasks)
-        lines.append(_row(variant, *(text(cell) for cell in cells)))
-    head = ("task", "variant", "parameters", "training FLOPs", "seconds", "runs")
-    lines += ["", _row(*head), _row("---", "---", *("---:" for _ in head[2:]))]
-    lines += [_row(*names, *cost(cell)) for names, cell in results.cells.items()]
-    return "\n".join(lines) + "\n"
+    for name, values in results.floors.items():
+        rows.append([f"floor: {name}", *(f"{values[t]:.3f}" if t in values else "" for t in tasks)])
+    yield title, ["variant", *(f">{task}" for task in tasks)], rows
+    if results.comparisons:
+        head = ["variant", "task", ">difference", ">pairs", ">p", ">p (Holm)", "verdict"]
+        yield (
+            f"Difference in {results.metric} to {results.baseline}, paired by seed: Student's 95 % "
+            "interval, and p corrected by Holm for all comparisons of the study.",
+            head,
+            [_comparison(*names, found) for names, found in results.comparisons.items()],
+        )
+    head = ["task", "variant", ">parameters", ">training FLOPs", ">seconds", ">runs", ">solved"]
+    yield "Cost.", head, [[*names, *cost(cell)] for names, cell in results.cells.items()]
+
+
+NOTE = (
+    "A floor is what can be reached without solving the task. A run has solved it if its accuracy "
+    f"is within {SOLVED} of the best that is possible. Seconds depend on the load of the machine: "
+    "compare FLOPs, or measure with `tfm bench`."
+)
+
+
+def _comparison(task: str, variant: str, found: Comparison) -> list[str]:
+    spread = ""
+    if found.low is not None and found.high is not None:
+        spread = f" ± {(found.high - found.low) / 2:.4f}"
+    return [
+        variant,
+        task,
+        "—" if found.difference is None else f"{found.difference:+.4f}{spread}",
+        str(found.pairs),
+        *("—" if p is None else f"{p:.2g}" for p in (found.p, found.p_holm)),
+        found.verdict,
+    ]
 
 
 def text(cell: Cell | None) -> str:
     """A mean with its interval, and what is missing from it."""
     if cell is None:
         return ""
-    out = "—" if cell.mean is None else f"{cell.mean:.3f}"
-    if cell.half is not None:
-        out += f" ± {cell.half:.3f}"
-    for status in ("diverged", "failed", "unfinished", "stale"):
+    out = str(Interval(cell.mean, cell.low, cell.high))
+    for status in ("diverged", "failed", "unfinished", "damaged", "stale"):
         if number := getattr(cell, status):
             out += f" ({number} {status})"
-    return out
+    return out + (f" ({cell.profiles} profiles)" if cell.profiles > 1 else "")
 
 
-def cost(cell: Cell) -> tuple[str, str, str, str]:
-    """Parameters, FLOPs, seconds and runs, as text."""
+def cost(cell: Cell) -> tuple[str, str, str, str, str]:
+    """Parameters, FLOPs, seconds, runs and how many of them solved the task, as text."""
     return (
         "—" if cell.parameters is None else f"{cell.parameters:,}",
         "—" if cell.flops is None else f"{cell.flops:.3g}",
         "—" if cell.seconds is None else f"{cell.seconds:.1f}",
         str(cell.runs),
+        "—" if cell.solved is None else f"{cell.solved} of {cell.runs}",
     )
 
 
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(plain(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def table_csv(results: Results) -> str:
     """A line for each variant and task."""
-    fields = [field.name for field in dataclasses.fields(Cell)]
-    rows = [
-        {"variant": variant, "task": task, "metric": results.metric, **dataclasses.asdict(cell)}
-        for (task, variant), cell in results.cells.items()
-    ]
-    return _csv(["variant", "task", "metric", *fields], rows)
+    rows = [{"metric": results.metric, **row} for row in _rows(results)]
+    return _csv(list(dict.fromkeys(name for row in rows for name in row)), rows)
+
+
+def _rows(results: Results) -> list[dict[str, Any]]:
+    """The cells, each with its comparison."""
+    rows = []
+    for (task, variant), cell in results.cells.items():
+        found = results.comparisons.get((task, variant))
+        versus = {} if found is None else dataclasses.asdict(found)
+        own = {f"{name} to {results.baseline}": x for name, x in versus.items()}
+        rows.append({"variant": variant, "task": task, **dataclasses.asdict(cell), **own})
+    return rows
 
 
 def runs_csv(results: Results) -> str:
@@ -252,9 +353,18 @@ def to_json(results: Results) -> dict[str, Any]:
         "study": results.study,
         "question": results.question,
         "metric": results.metric,
+        "baseline": results.baseline,
         "table": [
-            {"variant": variant, "task": task, **dataclasses.asdict(cell)}
+            {
+                "variant": variant,
+                "task": task,
+                **dataclasses.asdict(cell),
+                "comparison": dataclasses.asdict(results.comparisons[task, variant])
+                if (task, variant) in results.comparisons
+                else None,
+            }
             for (task, variant), cell in results.cells.items()
         ],
+        "floors": results.floors,
         "runs": [dataclasses.asdict(run) for run in results.runs],
     }

@@ -49,9 +49,7 @@ class Interval:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def interval(
-    values: Sequence[float], least: float = -math.inf, most: float = math.inf
-) -> Interval:
+def interval(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Interval:
     """The mean of values that cannot be below `least` nor above `most`.  Student 1908.
 
     The interval ends at these bounds: the true mean is within them.
@@ -78,14 +76,6 @@ class Comparison:
     p_holm: float | None  # corrected for all comparisons of the study
     verdict: str
 
-    def __str__(self) -> str:
-        if self.difference is None:
-            return self.verdict
-        out = f"{self.difference:+.4f}"
-        if self.low is not None and self.high is not None:
-            out += f" ± {(self.high - self.low) / 2:.4f}"
-        return f"{out} ({self.verdict})"
-
 
 def compare(
     pairs: Mapping[tuple[str, str], tuple[Sequence[float], str]], metric: Metric
@@ -104,10 +94,8 @@ def compare(
     out = {}
     for name, (differences, reason) in pairs.items():
         found = interval(differences)
-        if not reason and len(differences) < FEWEST:
-            reason = f"fewer than {FEWEST} seeds"
-        if reason:
-            verdict = f"no verdict: {reason}"
+        if name not in tested:
+            verdict = f"no verdict: {reason or f'fewer than {FEWEST} seeds'}"
         elif corrected[name] >= 1 - LEVEL or not found.mean:
             verdict = "no difference shown"
         else:

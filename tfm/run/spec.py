@@ -89,6 +89,13 @@ class RunSpec(Spec):
                 f"{{key}}={self.objective!r} is for {', '.join(families)}; model.family="
                 f"{family!r} is for: {', '.join(fits) or 'none yet'}",
             )
+        warmup = getattr(self.optimizer.schedule.entry, "warmup", 0)
+        if warmup > self.train.steps:
+            raise SpecError(
+                "optimizer.schedule",
+                f"{{key}}={str(self.optimizer.schedule)!r}: a warm-up of {warmup} steps is longer "
+                f"than train.steps={self.train.steps}",
+            )
         if self.data.batch % self.train.accumulate:
             raise SpecError(
                 "train.accumulate",

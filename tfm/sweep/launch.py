@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from tfm.folder import DISK_ERRORS, Folder
+from tfm.folder import DISK_ERRORS, Damaged, Folder
 from tfm.names import UserError
 from tfm.spec import to_tree
 from tfm.sweep.cost import Speed
@@ -34,7 +34,7 @@ class Progress:
     """How far a job is."""
 
     job: Job
-    state: str = "waiting"  # running, done, failed
+    state: str = "waiting"  # running, done, failed, damaged
     line: dict[str, Any] = dataclasses.field(default_factory=dict)  # the last one of its log
     summary: dict[str, Any] | None = None
     error: str = ""
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def share(self) -> float:
-        if self.state in ("done", "failed"):
+        if self.state in ("done", "failed", "damaged"):
             return 1.0
         return self.line.get("step", 0) / self.job.run.train.steps
 
@@ -80,6 +80,7 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
         "study": study.name,
         "question": study.question,
         "metric": study.metric,
+        "baseline": study.baseline,
         "runs": [
             {
                 "id": job.id,
@@ -94,13 +95,17 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _before(job: Job, folder: pathlib.Path) -> Progress:
-    """A job before the launch: done already, or waiting."""
+    """A job before the launch: done already, or waiting; or its folder is damaged, and is left."""
     found = Progress(job)
-    if (folder / job.id).is_dir():
-        (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
-        found.summary = Folder(folder / job.id).read("summary.json")
-        found.kept = found.summary is not None
-        found.state = "done" if found.kept else "waiting"
+    try:
+        found.summary = Folder(folder / job.id).summary(job.id)
+    except Damaged as e:
+        found.state = "damaged"
+        found.error = f"{e}; delete the folder {folder / job.id} to run it again"
+        return found
+    (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
+    found.kept = found.summary is not None
+    found.state = "done" if found.kept else "waiting"
     return found
 
 
@@ -255,7 +260,8 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
             job.failures += 1
             if event.get("final") or job.failures > retries:
                 job.state = "failed"
-                Folder(pool.folder / job.job.id).write("failure.json", {"error": job.error})
+                failed = Folder(pool.folder / job.job.id).make()
+                failed.write("failure.json", {"error": job.error})
             else:
                 job.state = "waiting"
                 queue.insert(0, job)

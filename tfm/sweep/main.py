@@ -15,6 +15,7 @@ again. Workers use the CPU unless $JAX_PLATFORMS says otherwise.
 At the end it prints a table of variants × tasks, and writes results.md, results.csv and runs.csv.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -27,7 +28,7 @@ from collections.abc import Sequence
 import jax
 
 from tfm import arguments
-from tfm.folder import Folder
+from tfm.folder import Damaged, Folder
 from tfm.names import UserError, pick
 from tfm.report import results
 from tfm.sweep import cost, plan
@@ -36,7 +37,7 @@ from tfm.sweep.launch import Progress, launch, measure_speed
 from tfm.sweep.plan import Job
 from tfm.sweep.show import Display, duration
 from tfm.sweep.study import Study
-from tfm.tables import console, table
+from tfm.tables import console, plain, table
 from tfm.train.identity import cores, is_stale
 
 STALE = {"keep": "show them as they are", "again": "run them again"}
@@ -93,7 +94,7 @@ def main(argv: Sequence[str]) -> None:
 def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
     """Run what is not done yet, and print the table."""
     start, workdir, folder = time.monotonic(), options.workdir, Folder(options.workdir)
-    with folder.lock():
+    with folder.lock(mark="sweep.json"):
         _move_stale(_stale(jobs, workdir), len(jobs), folder.path, options.stale)
         try:
             with Display(study.metric, options.quiet) as display:
@@ -107,12 +108,14 @@ def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
         print(json.dumps(results.to_json(found), indent=1))
     else:
         _print(found, done, workdir, time.monotonic() - start)
-    failed = [job for job in done if job.state == "failed"]
+    failed = [job for job in done if job.state in ("failed", "damaged")]
     for job in failed:
-        print(f"failed: {job.job.name}: {job.error}", file=sys.stderr)
+        print(f"{job.state}: {job.job.name}: {job.error}", file=sys.stderr)
     if failed:
         logs = os.path.join(workdir, "workers")
-        print(f"{len(failed)} of {len(done)} runs failed; see {logs}", file=sys.stderr)
+        print(
+            f"{len(failed)} of {len(done)} runs failed or are damaged; see {logs}", file=sys.stderr
+        )
         sys.exit(1)
 
 
@@ -120,7 +123,12 @@ def _stale(jobs: Sequence[Job], workdir: str) -> list[Job]:
     """The jobs that other library code has started or finished."""
     paths = [(job, pathlib.Path(workdir) / job.id) for job in jobs]
     started = [(job, path) for job, path in paths if path.is_dir()]
-    return [job for job, path in started if is_stale(Folder(path).read("profile.json"))]
+    stale = []
+    for job, path in started:
+        with contextlib.suppress(Damaged):  # which the launch reports
+            if is_stale(Folder(path).read("profile.json")):
+                stale.append(job)
+    return stale
 
 
 def _move_stale(stale: Sequence[Job], total: int, folder: pathlib.Path, choice: str | None) -> None:
@@ -140,15 +148,15 @@ def _move_stale(stale: Sequence[Job], total: int, folder: pathlib.Path, choice: 
 
 
 def _print(found: results.Results, done: Sequence[Progress], workdir: str, seconds: float) -> None:
-    out, tasks = console(WIDTH), found.tasks
-    out.print(f"{found.study}: {found.question.splitlines()[0]}\n")
-    scores = table(f"{found.metric}, 95 % intervals", *(f">{task}" for task in tasks))
-    for variant in found.variants:
-        scores.add_row(variant, *(results.text(found.cell(variant, task)) for task in tasks))
-    costs = table("task", "variant", ">parameters", ">training FLOPs", ">seconds", ">runs")
-    for names, cell in found.cells.items():
-        costs.add_row(*names, *results.cost(cell))
-    out.print(scores, "", costs, "")
+    out = console(WIDTH)
+    out.print(plain(f"{found.study}: {found.question.splitlines()[0]}") + "\n")
+    for title, columns, rows in results.tables(found):
+        out.print(plain(title))
+        shown = table(*map(plain, columns))
+        for row in rows:
+            shown.add_row(*map(plain, row))
+        out.print(shown, "")
+    out.print(results.NOTE + "\n")
     kept = sum(job.kept for job in done)
     ran = f"{len(done) - kept} runs in {duration(seconds)}" + f", {kept} from before" * (kept > 0)
     out.print(f"{ran}; {workdir}/results.md, results.csv, runs.csv")

@@ -12,7 +12,7 @@ import numpy as np
 
 from tfm import config as configs
 from tfm.models.spec import ModelSpec
-from tfm.names import UserError
+from tfm.names import UserError, suggest
 from tfm.run.spec import RunSpec, open_data
 from tfm.spec import Spec, Tree, replaced, to_spec
 from tfm.sweep.labels import config_names, label, label_keys
@@ -79,6 +79,11 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
         column = label(point, task, names) or job.run.data.dataset.partition("(")[0]
         jobs[i] = dataclasses.replace(job, variant=row, task=column)
     _check_distinct(study, jobs)
+    if study.baseline is not None:
+        rows = dict.fromkeys(job.variant for job in jobs)
+        if study.baseline not in rows:
+            near = suggest(study.baseline, rows)
+            raise UserError(f"{study.path}: BASELINE names no row, {study.baseline!r}{near}")
     return jobs
 
 

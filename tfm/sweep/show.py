@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tfm.report.statistics import METRICS
 from tfm.sweep.launch import Progress
-from tfm.sweep.study import METRICS
 
 EVERY = 30.0  # seconds between lines where there is no terminal
 LIVE = 0.25  # seconds between updates of the table
@@ -53,7 +53,7 @@ class Display:
     def _line(self, jobs: Sequence[Progress]) -> str:
         count = {
             state: sum(job.state == state for job in jobs)
-            for state in ("done", "running", "failed", "waiting")
+            for state in ("done", "running", "failed", "damaged", "waiting")
         }
         text = ", ".join(f"{number} {state}" for state, number in count.items() if number)
         return f"{text}; {self._left(jobs)}"
@@ -90,7 +90,7 @@ def leaders(jobs: Sequence[Progress], metric: str) -> dict[str, tuple[str, float
             cell = job.job.task, job.job.variant
             values.setdefault(cell, []).append(found if job.summary["status"] == "done" else None)
     best: dict[str, tuple[str, float]] = {}
-    sign = 1 if METRICS[metric] == "high" else -1
+    sign = 1 if METRICS[metric].better == "high" else -1
     for (task, variant), found in values.items():
         numbers = [number for number in found if number is not None]
         if len(numbers) < len(found):

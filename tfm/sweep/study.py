@@ -2,8 +2,9 @@
 
 Its docstring is the question. `BASE` is a config (`configs/….py:argument`, searched for in the
 study's folder and those above it). `sweep()` gives the points. `VARIANT` and `TASK` may name the
-keys that make the rows and the columns of the table, and `METRIC` the number that is compared. Like
-a config file, it may define SCORES, MASKS, … of its own.
+keys that make the rows and the columns of the table, `METRIC` the number that is compared, and
+`BASELINE` the variant, as its row is named, that all others are compared with, seed by seed. Like a
+config file, it may define SCORES, MASKS, … of its own.
 """
 
 import dataclasses
@@ -14,15 +15,9 @@ from typing import Any
 
 from tfm import config as configs
 from tfm.names import UserError, pick, suggest
+from tfm.report.statistics import METRICS
 
-METRICS = {  # and which values are better
-    "loss": "low",
-    "perplexity": "low",
-    "bits_per_byte": "low",
-    "accuracy": "high",
-    "exact": "high",
-}
-KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", *configs.TABLES)
+KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", "BASELINE", *configs.TABLES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +28,7 @@ class Study:
     variant: tuple[str, ...] | None  # keys
     task: tuple[str, ...] | None
     metric: str
+    baseline: str | None
     sweep: Callable[[], Iterable[Mapping[str, Any]]]
 
     @property
@@ -68,9 +64,19 @@ def load(where: str) -> Study:
         pick(METRICS, metric, "METRIC")
     except UserError as e:
         raise UserError(f"{path}: {e}") from e
+    baseline = getattr(module, "BASELINE", None)
+    if baseline is not None and not isinstance(baseline, str):
+        raise UserError(f"{path}: BASELINE must be the name of a row, not {baseline!r}")
     keys = {name: _keys(path, name, getattr(module, name, None)) for name in ("VARIANT", "TASK")}
     return Study(
-        path.resolve(), question, base, keys["VARIANT"], keys["TASK"], metric, module.sweep
+        path=path.resolve(),
+        question=question,
+        base=base,
+        variant=keys["VARIANT"],
+        task=keys["TASK"],
+        metric=metric,
+        baseline=baseline,
+        sweep=module.sweep,
     )
 
 

@@ -30,7 +30,7 @@ def init_digest(run: RunSpec, workdir: str | None = None) -> str | None:
     own, so that the other run may go on or be deleted."""
     if run.train.init_from is None:
         return None
-    known = None if workdir is None else Folder.read_in(workdir, "config.json")
+    known = None if workdir is None else Folder(workdir).read("config.json")
     if known is not None and "init_digest" in known:
         return known["init_digest"]
     return Checkpoints(pathlib.Path(run.train.init_from), read_only=True).digest("best")

@@ -23,9 +23,10 @@ from tfm.config import user_entries
 from tfm.data.dataset import Dataset
 from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
+from tfm.evaluate.floors import floors
 from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import evaluate
-from tfm.folder import Folder, disk_errors, without_nonfinite
+from tfm.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.inspect import describe
 from tfm.models import build
 from tfm.names import UserError
@@ -79,9 +80,14 @@ def train(
     folder = Folder(workdir)
     with folder.lock(patience):
         known = folder.read("config.json")
+        if known is not None and "id" not in known:
+            raise UserError(f"{workdir} holds an imported model; choose another folder")
         if known is not None and known["id"] != name:
             raise UserError(f"{workdir} holds another run ({known['id']}, not {name})")
-        summary = folder.read("summary.json")
+        try:
+            summary = folder.summary(name)
+        except Damaged as e:
+            raise UserError(f"{e}; delete the folder {workdir} to run it again") from e
         if summary is not None:
             old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
             watcher.message(f"{workdir}: finished before{old}")
@@ -148,7 +154,8 @@ class _Training:
             if done % eval_every == 0 or last:
                 loss = self._evaluate(done, state)
             if loss is not None or done % save_every == 0 or self.stop.asked:
-                self.checkpoints.save(done, state.items(), loss)
+                self.folder.check_lock()
+                self.checkpoints.save(done, state.items(), loss, self.folder.logged)
             if logs and int(state.diverged) >= 0:
                 return self._finish(state, "diverged")
             if self.stop.asked and not last:
@@ -159,7 +166,7 @@ class _Training:
     def _restore(self) -> TrainState:
         seed = jnp.uint32(self.spec.seed)
         like = jax.eval_shape(self.init, self.first, seed)
-        found, damaged = self.checkpoints.newest(like.items())
+        found, damaged = self.checkpoints.newest(like.items(), self.folder.logged_until)
         for step, text in damaged.items():
             self.watcher.message(f"{text}; going on from the one before")
             self.checkpoints.delete(step)
@@ -250,6 +257,10 @@ class _Training:
             "skipped": int(state.skipped),
             "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
             "flops": train_flops(self.spec, self.first),
+            "limits": {
+                "best": self.data["valid"].best and self.data["valid"].best.token,
+                "floors": floors(self.objective, self.data["train"], self.data["valid"]),
+            },
             "valid": _without(lines[-1]) if lines else None,
             "best": _without(min(lines, key=_loss)) if lines else None,
             "tests": {

@@ -1,0 +1,34 @@
+"""Floors, beside what follows from how the examples are made."""
+
+import pytest
+
+from tfm.data.datasets import open_dataset
+from tfm.evaluate.floors import floors
+from tfm.objectives.table import OBJECTIVES
+
+
+def found(task, objective, count=500):
+    train, valid = (open_dataset(task, split, count) for split in ("train", "valid"))
+    return floors(OBJECTIVES[objective], train, valid)
+
+
+def test_the_most_frequent_answer():
+    """Reverse: the end is always right, the rest as often as one of 5 symbols is."""
+    guess = found("reverse(length=9, vocab=8)", "seq2seq")["most frequent answer"]
+    assert guess == pytest.approx((1 + 9 / 5) / 10, abs=0.02)
+    assert found("parity", "classify")["most frequent answer"] == pytest.approx(0.5, abs=0.07)
+
+
+def test_shortcuts():
+    recall = found("recall(length=64, pairs=4)", "next_token")
+    assert recall["any value shown"] == 0.25
+    assert recall["most frequent answer"] < 0.01
+    one_kind = found("dyck(length=16, kinds=1)", "next_token")
+    assert one_kind["last four tokens"] == 1.0
+    flat = found("dyck(length=16, kinds=4, depth=1)", "next_token")
+    assert flat["last four tokens"] == 1.0  # the bracket before is the one to close
+    deep = found("dyck(length=64, kinds=4, depth=8)", "next_token")
+    assert 0.25 < deep["last four tokens"] < 0.9
+    pairs = found("listops(length=4, min_length=4, depth=1, args=2)", "classify")
+    # Of two digits: MIN is 0 in 19 of 100, MAX is 9 in 19, MED is 4 (or 4 of 9, 0) in 18 or 20 …
+    assert 0.15 < pairs["first operator"] < 0.3
