@@ -39,6 +39,7 @@ SCHEMAS: dict[str, Any] = {  # of each file, what it must hold; see `_wrong`
     },
     "profile.json": {"profiles": [{"entries": {str: list}, "made_by": {str: (str, dict)}}]},
     "failure.json": {"error": str},
+    "data.json": {"fingerprint": str, "vocab": int, "vocabulary": (str, NoneType)},
     "sweep.json": {
         "study": str,
         "question": str,

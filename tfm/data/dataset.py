@@ -126,7 +126,7 @@ class Dataset:
     shortcuts: Mapping[str, Callable[[Examples], float]] = dataclasses.field(default_factory=dict)
     bytes_per_token: float | None = None  # text
     decode: Callable[[Sequence[int] | np.ndarray], str] | None = None  # text
-    symbols: str = ""  # a hash of what the ids stand for, where another file may differ
+    vocabulary: str | None = None  # the characters that the ids stand for, where files differ
     fingerprint: str = ""  # of name, options and files
 
     def __len__(self) -> int:
@@ -145,6 +145,10 @@ class Source:
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         """The first `count` rows of a split, or all. `seed` chooses which rows there are."""
         raise NotImplementedError
+
+    def with_vocabulary(self, vocabulary: str | None) -> "Source":
+        """The same data in ids of this vocabulary, where it has one of its own."""
+        return self
 
     def contents(self) -> Mapping[str, str]:
         """For each option that names a file, a hash of what the file holds."""

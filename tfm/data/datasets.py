@@ -25,10 +25,18 @@ DATASETS: dict[str, Callable[..., Source]] = {
 }
 
 
-def open_dataset(text: str, split: str, count: int | None = None, seed: int = 0) -> Dataset:
-    """`count` rows of a split of the data set that `text` names, or all that there are."""
+def open_dataset(
+    text: str,
+    split: str,
+    count: int | None = None,
+    seed: int = 0,
+    vocabulary: str | None = None,
+) -> Dataset:
+    """`count` rows of a split of the data set that `text` names, or all that there are. With a
+    `vocabulary`, text is read in its ids; what it does not have is an error."""
     source = _source(text)
     try:
+        source = source if vocabulary is None else source.with_vocabulary(vocabulary)
         pick(SPLITS, split, "split")
         opened = source.open(split, count, seed)
         return dataclasses.replace(opened, fingerprint=_fingerprint(text, source))

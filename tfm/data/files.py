@@ -1,5 +1,6 @@
 """Text files, read by character or by byte."""
 
+import copy
 import difflib
 import functools
 import hashlib
@@ -26,10 +27,10 @@ class Text(NamedTuple):
     size: Callable[[slice], int]
     decode: Callable[[Ids], str]
     digest: str
-    symbols: str = ""  # a hash of what the ids stand for
+    vocabulary: str | None = None  # the characters that the ids stand for
 
 
-def _characters(name: str, raw: np.ndarray) -> Text:
+def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
     try:
         text = raw.tobytes().decode()
     except UnicodeDecodeError as e:
@@ -38,9 +39,16 @@ def _characters(name: str, raw: np.ndarray) -> Text:
             "write bytes(path=…), which reads any file"
         ) from None
     code_N = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    known = np.zeros(0x110000, bool)
-    known[code_N] = True
-    code_V = np.flatnonzero(known)
+    known, used = np.zeros(0x110000, bool), np.zeros(0x110000, bool)
+    used[code_N] = True
+    known[code_N if vocabulary is None else [ord(c) for c in vocabulary]] = True
+    code_V, unknown = np.flatnonzero(known), np.flatnonzero(used & ~known)
+    if unknown.size:
+        place = int(np.flatnonzero(code_N == unknown[0])[0])
+        raise UserError(
+            f"characters: {name} holds {unknown.size} characters that the model does not know, as "
+            f"{chr(unknown[0])!r} at character {place}; only bytes(path=…) knows all"
+        )
     id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
     return Text(
         ids=id_of[code_N],
@@ -48,11 +56,11 @@ def _characters(name: str, raw: np.ndarray) -> Text:
         size=lambda part: len(text[part].encode()),
         decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
         digest=_digest(raw),
-        symbols=_digest(code_V),
+        vocabulary="".join(map(chr, code_V)),
     )
 
 
-def _bytes(name: str, raw: np.ndarray) -> Text:
+def _bytes(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
     return Text(
         ids=raw,
         vocab=256,
@@ -69,17 +77,20 @@ def _digest(raw: np.ndarray) -> str:
 KINDS = {"characters": _characters, "bytes": _bytes}
 
 
-@functools.lru_cache(maxsize=8)
-def _read(kind: str, path: pathlib.Path, changed: int, size: int) -> Text:
-    """The file, read again only after it was `changed` or has another `size`."""
+@functools.lru_cache(maxsize=4)
+def _read(kind: str, path: pathlib.Path, vocabulary: str | None, changed: int, size: int) -> Text:
+    """The file, read again only after it was `changed` or has another `size`. It is kept in memory:
+    what is read later must be what was hashed, even if the file is edited meanwhile."""
     if not size:
         raise UserError(f"{kind}: {path} is empty")
-    return KINDS[kind](str(path), np.asarray(np.memmap(path, np.uint8, "r")))
+    return KINDS[kind](str(path), np.fromfile(path, np.uint8), vocabulary)
 
 
 class TextFile(Source):
     """Windows of a file. Each has one token more than `length`, since the first has nothing before
     it from which it could be predicted."""
+
+    vocabulary: str | None = None
 
     def __init__(self, kind: str, path: str, length: int, valid: float):
         self.kind, self.path = kind, path
@@ -87,6 +98,11 @@ class TextFile(Source):
         self.valid = number(kind, "valid", valid, 0, 1)
         if not path:
             raise UserError(f"{kind}: path={path!r} must be the name of a file")
+
+    def with_vocabulary(self, vocabulary: str | None) -> Source:
+        other = copy.copy(self)
+        other.vocabulary = vocabulary
+        return other
 
     def contents(self) -> Mapping[str, str]:
         return {"path": self._text().digest}
@@ -120,7 +136,7 @@ class TextFile(Source):
             max_length=length + 1,
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
             decode=text.decode,
-            symbols=text.symbols,
+            vocabulary=text.vocabulary,
         )
 
     def _check_sizes(self, train: int, held: int) -> None:
@@ -138,7 +154,7 @@ class TextFile(Source):
     def _text(self) -> Text:
         path = self._find()
         info = path.stat()
-        return _read(self.kind, path, info.st_mtime_ns, info.st_size)
+        return _read(self.kind, path, self.vocabulary, info.st_mtime_ns, info.st_size)
 
     def _find(self) -> pathlib.Path:
         folder = os.environ.get("TFM_DATA")

@@ -19,6 +19,7 @@ import jax
 from tfm import arguments
 from tfm.data.datasets import open_dataset
 from tfm.evaluate import metrics
+from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
@@ -50,15 +51,21 @@ def evaluate(
     if loaded.spec.family not in shown.families:
         raise UserError(f"objective {name!r} is not for the family {loaded.spec.family!r}")
     count = data.examples if split == "train" else data.valid_examples
-    opened = open_dataset(text, split, examples or count, data.seed)
+    known = Folder(workdir).read("data.json") or {}  # an imported model has no data
+    vocabulary = known.get("vocabulary")
+    opened = open_dataset(text, split, examples or count, data.seed, vocabulary)
+    if dataset is None and opened.fingerprint != known.get("fingerprint"):
+        raise UserError(
+            f"{workdir}: data set {str(text)!r} was edited since the run began; "
+            "--dataset=… evaluates on it as it is now"
+        )
     reason = shown.refuses(opened)
     if reason is not None:
         raise UserError(f"data set {str(text)!r}: objective {name!r} {reason}")
     open_sizes(loaded.spec, shown, opened)
-    if run is not None:
-        trained = open_dataset(run.data.dataset, "train", run.data.examples, run.data.seed)
+    if known:
         try:
-            check_same_ids(shown, trained, opened)
+            check_same_ids(shown, known["vocab"], vocabulary, opened)
         except UserError as e:
             raise UserError(f"data set {str(text)!r}: {e}") from e
     step = jax.jit(functools.partial(metrics.eval_step, loaded.model, shown))
@@ -89,4 +96,4 @@ def main(argv: Sequence[str]) -> None:
     found, messages = evaluate(given.words[0], **chosen)
     for text in messages:
         print(text, file=sys.stderr)
-    print(json.dumps(found, indent=1))
+    print(json.dumps(without_nonfinite(found), indent=1, allow_nan=False))

@@ -39,12 +39,14 @@ def accepting(dataset: Dataset) -> list[str]:
     return [name for name, objective in made.items() if objective.refuses(dataset) is None]
 
 
-def check_same_ids(objective: Objective, trained: Dataset, other: Dataset) -> None:
-    """Raise if an id does not mean the same in data that a model is evaluated on."""
-    if trained.symbols != other.symbols and trained.symbols and other.symbols:
+def check_same_ids(
+    objective: Objective, vocab: int, vocabulary: str | None, other: Dataset
+) -> None:
+    """Raise if an id does not mean in other data what it means in the training data."""
+    if vocabulary != other.vocabulary:
         raise UserError("its ids stand for other characters than those of the training data")
-    if objective.same_vocab and trained.vocab != other.vocab:
-        raise UserError(f"it has {other.vocab} ids, and the training data {trained.vocab}")
+    if objective.same_vocab and vocab != other.vocab:
+        raise UserError(f"it has {other.vocab} ids, and the training data {vocab}")
 
 
 def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:

@@ -138,7 +138,9 @@ def open_data(run: RunSpec) -> tuple[RunSpec, dict[str, Dataset]]:
         "valid": open_dataset(data.dataset, "valid", data.valid_examples, data.seed),
     }
     for text in data.tests:
-        found[str(text)] = open_dataset(text, "test", data.valid_examples, data.seed)
+        found[str(text)] = open_dataset(
+            text, "test", data.valid_examples, data.seed, found["train"].vocabulary
+        )
     model = run.model
     for name, dataset in found.items():
         reason = objective.refuses(dataset)
@@ -146,7 +148,7 @@ def open_data(run: RunSpec) -> tuple[RunSpec, dict[str, Dataset]]:
             fits = ", ".join(accepting(dataset))
             raise UserError(f"objective {run.objective!r} {reason}; this data allows: {fits}")
         try:
-            check_same_ids(objective, found["train"], dataset)
+            check_same_ids(objective, found["train"].vocab, found["train"].vocabulary, dataset)
             model = open_sizes(model, objective, dataset)
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e

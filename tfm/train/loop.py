@@ -95,6 +95,9 @@ def train(
         own = [[entry, *where] for entry, where in user_entries(run).items()]
         more = {"id": name, "entries": own, "init_digest": init}
         folder.write("config.json", {**more, **to_tree(run)})
+        train = data["train"]
+        known = {name: getattr(train, name) for name in ("fingerprint", "vocab", "vocabulary")}
+        folder.write("data.json", known)
         _record_profile(run, folder, watcher)
         with _Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
