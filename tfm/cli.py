@@ -85,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0
     from tfm.names import UserError, pick
+    from tfm.tables import plain
 
     try:
         start(pick(VERBS, argv[0], "verb"), argv[1:])
@@ -93,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
         where = "".join(f" ({file})" for file in files if file not in str(e))
-        print(f"tfm: {e}{where}", file=sys.stderr)
+        lines = f"tfm: {e}{where}".split("\n")
+        print("\n".join(map(plain, lines)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -19,12 +19,21 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+class PlainTable(Table):
+    """Its cells come from files, and are shown without what a terminal would obey."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(plain(c) if isinstance(c, str) else c for c in cells), **options)
+
+
 def table(*columns: str, **options: Any) -> Table:
     """A table without rows. A column whose name begins with ">" holds numbers."""
-    out = Table(
+    out = PlainTable(
         box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), pad_edge=False, **options
     )
     for name in columns:
         number = name.startswith(">")
-        out.add_column(name.lstrip(">"), justify="right" if number else "left", no_wrap=number)
+        out.add_column(
+            plain(name.lstrip(">")), justify="right" if number else "left", no_wrap=number
+        )
     return out

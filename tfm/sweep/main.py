@@ -42,6 +42,7 @@ from tfm.train.identity import cores, is_stale
 
 STALE = {"keep": "show them as they are", "again": "run them again"}
 ROWS = 40  # of the list of a dry run
+WORKER_BYTES = 1_000_000_000  # of a worker with a small model: Python, JAX and what it compiles
 WIDTH = 120  # of the tables where there is no terminal
 
 
@@ -73,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
             )
     if "stale" in given.options:
         pick(STALE, given.options["stale"], "--stale")
-    workers = arguments.whole(given, "jobs", len(cores()))
+    workers = _affordable(arguments.whole(given, "jobs", len(cores())))
     retries = arguments.whole(given, "retries", 2, least=0)
     if {"dry-run", "quiet"} <= given.flags:
         raise UserError("--quiet: a dry run only prints; leave one of the two out")
@@ -89,6 +90,22 @@ def main(argv: Sequence[str]) -> None:
         json="json" in given.flags,
     )
     (dry_run if "dry-run" in given.flags else sweep)(study, jobs, options)
+
+
+def _affordable(workers: int) -> int:
+    """As many workers as memory allows."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not known on this system
+        return workers
+    most = max(1, free // WORKER_BYTES)
+    if workers > most:
+        print(
+            f"--jobs={workers}: a worker needs about {WORKER_BYTES / 1e9:.1f} GB and "
+            f"{free / 1e9:.0f} GB are free, so there are {most}",
+            file=sys.stderr,
+        )
+    return min(workers, most)
 
 
 def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
@@ -110,7 +127,7 @@ def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
         _print(found, done, workdir, time.monotonic() - start)
     failed = [job for job in done if job.state in ("failed", "damaged")]
     for job in failed:
-        print(f"{job.state}: {job.job.name}: {job.error}", file=sys.stderr)
+        print(plain(f"{job.state}: {job.job.name}: {job.error}"), file=sys.stderr)
     if failed:
         logs = os.path.join(workdir, "workers")
         print(
@@ -152,9 +169,9 @@ def _print(found: results.Results, done: Sequence[Progress], workdir: str, secon
     out.print(plain(f"{found.study}: {found.question.splitlines()[0]}") + "\n")
     for title, columns, rows in results.tables(found):
         out.print(plain(title))
-        shown = table(*map(plain, columns))
+        shown = table(*columns)
         for row in rows:
-            shown.add_row(*map(plain, row))
+            shown.add_row(*row)
         out.print(shown, "")
     out.print(results.NOTE + "\n")
     kept = sum(job.kept for job in done)

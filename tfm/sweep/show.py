@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tfm.report.statistics import METRICS
 from tfm.sweep.launch import Progress
+from tfm.tables import plain
 
 EVERY = 30.0  # seconds between lines where there is no terminal
 LIVE = 0.25  # seconds between updates of the table
@@ -72,11 +73,11 @@ class Display:
             if job.state == "running":
                 loss = f"{job.line['loss']:.4f}" if job.line else "…"
                 step = f"{job.line.get('step', 0)} of {job.job.run.train.steps}"
-                now.add_row(Text(job.job.name), step, loss)
+                now.add_row(Text(plain(job.job.name)), step, loss)
         best = Table("task", "best so far", self.metric, box=box.SIMPLE_HEAD, pad_edge=False)
         for task, (name, value) in leaders(jobs, self.metric).items():
-            best.add_row(Text(task), Text(name), f"{value:.4f}")
-        failed = [Text(f"{j.job.name}: {j.error}", "red") for j in jobs if j.error]
+            best.add_row(Text(plain(task)), Text(plain(name)), f"{value:.4f}")
+        failed = [Text(plain(f"{j.job.name}: {j.error}"), "red") for j in jobs if j.error]
         return Group(Text(self._line(jobs)), bar, now, best, *failed[-5:])
 
 
