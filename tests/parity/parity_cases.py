@@ -63,7 +63,10 @@ CASES = {  # name → architecture, config
     "bert_masked_lm": ("BertForMaskedLM", BERT),
     "bert_pretraining": ("BertForPreTraining", BERT | dict(hidden_act="gelu_new")),
     "bert_pair": ("BertForNextSentencePrediction", BERT | dict(hidden_act="relu")),
-    "bert_classify": ("BertForSequenceClassification", BERT),
+    "bert_classify": (
+        "BertForSequenceClassification",
+        BERT | dict(architectures=["BertForSequenceClassification"]),
+    ),
     "bert_tag": ("BertForTokenClassification", BERT),
     "t5": ("T5ForConditionalGeneration", T5 | dict(tie_word_embeddings=True)),
     "t5_v1_1": (

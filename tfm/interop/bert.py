@@ -8,10 +8,10 @@ from tfm.interop.family import Family, Pair, linear, norm
 from tfm.models.spec import EncoderSpec
 from tfm.names import UserError
 
+POOLER, CLASSIFIER = "pooler.dense.weight", "classifier.weight"
 OUTPUTS = {  # ours → a tensor that a file has if the model has this output
     "masked_lm": "cls.predictions.bias",
     "pair": "cls.seq_relationship.weight",
-    "classify": "classifier.weight",
 }
 ARCHITECTURES = {
     (): "BertModel",
@@ -24,21 +24,19 @@ ARCHITECTURES = {
 
 
 def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
-    """The outputs are those that the file has tensors for, whatever architecture it names."""
     config.only(
         is_decoder=False,
         add_cross_attention=False,
         position_embedding_type="absolute",
         tie_word_embeddings=True,
     )
-    outputs = [output for output, name in OUTPUTS.items() if name in tensors]
-    pooler = "pooler.dense.weight" in tensors
-    if "classify" in outputs and not pooler:
-        outputs[outputs.index("classify")] = "tag"
+    outputs = _outputs(config, tensors)
     classes = 2 if "pair" in outputs else None
     classifies = "classify" in outputs or "tag" in outputs
     if classifies:
-        classes = config.number("num_labels", len(config.value("id2label", dict, {})) or 2)
+        labels = len(config.value("id2label", dict, {})) or None
+        config.agree("num_labels", "the number of id2label", labels)
+        classes = config.number("num_labels", labels or 2)
     width, heads = config.number("hidden_size"), config.number("num_attention_heads")
     dropped = config.rate("hidden_dropout_prob", 0.1)
     begin = "truncated_normal(stddev=0.02)"
@@ -51,7 +49,7 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         "types": config.number("type_vocab_size", 2),
         "outputs": tuple(outputs),
         "classes": classes,
-        "pooler": pooler,
+        "pooler": POOLER in tensors,
         "attention": {"heads": heads, "qkv_bias": True, "out_bias": True},
         "feedforward": {
             "width": config.number("intermediate_size"),
@@ -71,6 +69,36 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
             "head": config.rate("classifier_dropout", dropped or 0.0) if classifies else None,
         },
     }
+
+
+def _outputs(config: ConfigJson, tensors: Collection[str]) -> list[str]:
+    """Those of the architecture that the config names, and others that the file has tensors for.
+
+    A classifier looks the same for sentences and for tokens, so there the name decides. Token
+    classifiers may have a pooler, which they do not use; the other kind needs it.
+    """
+    name = config.architecture()
+    wanted = next((outputs for outputs, known in ARCHITECTURES.items() if known == name), ())
+    found = [output for output, tensor in OUTPUTS.items() if tensor in tensors]
+    if CLASSIFIER in tensors:
+        kinds = ["tag"] if name is None and POOLER not in tensors else []
+        kinds += [output for output in wanted if output in ("classify", "tag")]
+        if not kinds:
+            raise UserError(
+                f"the weights hold {CLASSIFIER}, and architectures={[name] if name else None}: "
+                "write ['BertForSequenceClassification'] or ['BertForTokenClassification'] into "
+                "config.json, whichever it is"
+            )
+        found += kinds
+    needed = [*wanted, *("pooler" for output in found if output in ("pair", "classify"))]
+    holds = {**OUTPUTS, "classify": CLASSIFIER, "tag": CLASSIFIER, "pooler": POOLER}
+    for output in needed:
+        if holds[output] not in tensors:
+            raise UserError(
+                f"the weights hold no {holds[output]}, which architectures="
+                f"{[name] if name else None} needs for its output {output!r}"
+            )
+    return found
 
 
 def to_config(spec: Any) -> dict[str, Any]:
@@ -138,6 +166,7 @@ FAMILY = Family(
     from_config,
     to_config,
     pairs,
+    architectures=tuple(ARCHITECTURES.values()),
     prefix="bert.",
     unprefixed=("cls.", "classifier."),
     copies={

@@ -18,6 +18,7 @@ ACTIVATIONS = {  # theirs → ours
     "swish": "silu",
     "tanh": "tanh",
 }
+MOST = 2**31 - 1  # of sizes
 GATED = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
 PLAIN = {gated: plain for plain, gated in GATED.items()}  # the activation of a gate
 
@@ -40,11 +41,37 @@ class ConfigJson:
         fits = type(found) is kind
         if not fits:
             raise UserError(f"{name} in config.json must be {kind.__name__}, not {found!r}")
-        if kind is int and found < 1:
-            raise UserError(f"{name}={found} in config.json must be at least 1")
+        if kind is int and not 1 <= found <= MOST:
+            raise UserError(f"{name}={found} in config.json must be at least 1 and at most {MOST}")
         if kind is float and not 0 <= found < math.inf:
             raise UserError(f"{name}={found} in config.json must be a number from 0 up")
         return found
+
+    def architecture(self) -> str | None:
+        """The class of transformers that wrote the weights, where it is given."""
+        found = self.value("architectures", list, [])
+        if len(found) > 1 or not all(isinstance(name, str) for name in found):
+            raise UserError(f"architectures in config.json must be one name, not {found!r}")
+        return found[0] if found else None
+
+    def agree(self, key: str, other: str, value: Any) -> None:
+        """Raise where another key, which means the same, has another value."""
+        found = self.values.get(key)
+        if found is not None and value is not None and found != value:
+            raise UserError(
+                f"{self.prefix}{key}={found!r} and {other}={value!r} in config.json disagree, and "
+                "mean the same; leave the wrong one out"
+            )
+
+    def renamed(self, names: Mapping[str, str]) -> "ConfigJson":
+        """With the names on the right, for those on the left that mean the same."""
+        values = dict(self.values)
+        for other, key in names.items():
+            self.agree(key, other, values.get(other))
+            found = values.pop(other, None)
+            if values.get(key) is None:
+                values[key] = found
+        return ConfigJson(values, self.prefix)
 
     def number(self, key: str, default: int | None = None) -> int:
         """A whole number of at least 1."""

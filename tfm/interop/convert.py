@@ -35,7 +35,7 @@ def from_huggingface(
 
     The error lists what is missing, left over or misshapen, or not a number of that dtype.
     """
-    family = pick(FAMILIES, ConfigJson(config).value("model_type", str), "model_type")
+    family = _family(config)
     names: dict[str, str] = {}
     for name in tensors:
         body = _body(family, name)
@@ -49,11 +49,35 @@ def from_huggingface(
         if copy in found and np.array_equal(found[copy], found.get(original, ()))
     }
     spec = _spec(family, config, found)
+    layers = spec.layers + (getattr(spec, "decoder_layers", None) or 0)
+    if layers > len(found):  # before anything of that size is built
+        raise UserError(f"the config has {layers} layers, and the weights {len(found)} tensors")
     return spec, from_tensors(spec, family.pairs(spec), found, copies, dtype)
 
 
+def _family(config: Tree) -> Family:
+    """The family of a config, of an architecture that we read."""
+    read = ConfigJson(config)
+    family = pick(FAMILIES, read.value("model_type", str), "model_type")
+    name = read.architecture()
+    if name is not None and name not in family.architectures:
+        raise UserError(
+            f"architectures=[{name!r}] cannot be imported; these can: "
+            f"{', '.join(family.architectures)}"
+        )
+    return family
+
+
 def _spec(family: Family, config: Tree, tensors: Collection[str]) -> Any:
-    return to_spec(family.spec, family.from_config(ConfigJson(config), tensors), "model.")
+    read = ConfigJson(config).renamed(family.names)
+    return to_spec(family.spec, family.from_config(read, tensors), "model.")
+
+
+def changed(spec: Any, config: Tree, tensors: Collection[str]) -> list[str]:
+    """The settings of a model in which it is not the one of their config."""
+    family = _family(config)
+    theirs = _function(_spec(family, config, {_body(family, name) for name in tensors}))
+    return [key for key, value in _function(spec).items() if theirs.get(key) != value]
 
 
 def _body(family: Family, name: str) -> str:

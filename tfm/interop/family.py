@@ -65,6 +65,8 @@ class Family:
     from_config: Callable[[ConfigJson, Collection[str]], dict[str, Any]]
     to_config: Callable[[Any], dict[str, Any]]
     pairs: Callable[[Any], Iterator[Pair]]
+    architectures: tuple[str, ...]  # their classes whose weights we read
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # second names of keys
     prefix: str = ""  # of the names of the body, in a model with a head
     unprefixed: tuple[str, ...] = ("lm_head.",)  # how names begin that never have the prefix
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # a copy → its original

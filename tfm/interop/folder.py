@@ -5,14 +5,16 @@
 
 import reads config.json and safetensors (in one file or several; never pickle) of GPT-2, LLaMA,
 BERT, T5 and UL2, and writes a run folder: config.json (for --config=FOLDER/config.json), a
-checkpoint and the tokenizer's files. export writes a folder that transformers loads, from an
-imported or a trained run. A tensor that is missing, left over or misshapen is an error that lists
-it, and then nothing is written. --dtype is that of the stored weights: float32, bfloat16, float16,
-or stored, which leaves it as it is.
+checkpoint, the tokenizer's files, and the SHA-256 of all that was read. Links out of the folder are
+not followed. export writes a folder that transformers loads, from an imported or a trained run. A
+tensor that is missing, left over or misshapen is an error that lists it, and then nothing is
+written. --dtype is that of the stored weights: float32, bfloat16, float16, or stored, which leaves
+it as it is.
 """
 
 import collections
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -26,7 +28,8 @@ import numpy as np
 
 from tfm import arguments
 from tfm.checkpoint import Checkpoints
-from tfm.interop.convert import from_huggingface, to_huggingface, with_copies
+from tfm.folder import check_path
+from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.names import UserError, pick
 from tfm.run.load import load
 from tfm.spec import to_tree
@@ -67,14 +70,19 @@ def main_export(argv: Sequence[str]) -> None:
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
     """A Hugging Face folder as a run folder: config.json, params, tokenizer."""
     folder = pathlib.Path(source)
+    check_path(workdir)
     _check_empty(workdir)
     wanted = pick(DTYPES, dtype, "dtype")
     config = _read_json(folder / "config.json")
-    spec, params = from_huggingface(config, read_tensors(folder), wanted)
+    files = weight_files(folder)
+    spec, params = from_huggingface(config, read_tensors(files), wanted)
     tokenizer = _read_files(folder / name for name in TOKENIZER)
+    hashes = {path.name: _sha256(path) for path in (folder / "config.json", *files)}
+    hashes |= {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.items()}
     with _new_folder(workdir) as new:
         _write_json(new / "config.json", {"model": to_tree(spec)})
         _write_json(new / "huggingface.json", config)
+        _write_json(new / "imported.json", {"sha256": hashes})
         checkpoints = Checkpoints(new)
         checkpoints.save(0, {"variables": {"params": params}})
         checkpoints.close()
@@ -91,14 +99,20 @@ def export_folder(workdir: str, target: str, checkpoint: str = "best") -> pathli
     _check_empty(target)
     run = load(folder, checkpoint)
     config, tensors = to_huggingface(run.spec, run.params)
-    before = folder / "huggingface.json"
-    if before.exists():
-        config = _merged(config, _read_json(before))
+    if (folder / "huggingface.json").exists():
+        before = _read_json(folder / "huggingface.json")
+        if keys := changed(run.spec, before, tensors):
+            raise UserError(
+                f"{folder}: config.json and huggingface.json, from which it was made, differ in "
+                f"model.{', model.'.join(keys)}; import it again"
+            )
+        config = _merged(config, before)
     sizes: collections.Counter[str] = collections.Counter()
     for tensor in tensors.values():
         sizes[str(tensor.dtype)] += tensor.size
     dtype = sizes.most_common(1)[0][0]
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
+    _check_hashes(folder, tokenizer)
     with _new_folder(target) as new:
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
         write_tensors(new, with_copies(run.spec, tensors))
@@ -125,22 +139,29 @@ def _merged(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """All tensors of model.safetensors, or of the files that its index names."""
+def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """model.safetensors, or the files that its index names."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if _exists(whole):
+        return [whole]
+    if _exists(index):
+        files = [folder / name for name in _indexed(index)]
+        for file in files:
+            if not _exists(file):
+                raise UserError(f"{file} is missing, but {index.name} names it")
+        return files
+    pickled = sorted(path.name for path in folder.glob("*.bin"))
+    hint = f"; {pickled[0]} is a pickle, which is never read" if pickled else ""
+    raise UserError(
+        f"{folder} holds no model.safetensors{hint}. In transformers, "
+        "model.save_pretrained(folder) writes one"
+    )
+
+
+def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
+    """All tensors of some files."""
     from safetensors import SafetensorError, safe_open
 
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").exists():
-        files = [folder / "model.safetensors"]
-    elif index.exists():
-        files = [folder / name for name in _indexed(index)]
-    else:
-        pickled = sorted(path.name for path in folder.glob("*.bin"))
-        hint = f"; {pickled[0]} is a pickle, which is never read" if pickled else ""
-        raise UserError(
-            f"{folder} holds no model.safetensors{hint}. In transformers, "
-            "model.save_pretrained(folder) writes one"
-        )
     tensors: dict[str, np.ndarray] = {}
     for file in files:
         try:
@@ -152,8 +173,6 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
                     if name in tensors:
                         raise UserError(f"{file} holds {name}, as another file does")
                     tensors[name] = opened.get_tensor(name)
-        except FileNotFoundError:
-            raise UserError(f"{file} is missing, but {index.name} names it") from None
         except OSError as e:
             raise UserError(f"cannot read {file}: {e}") from e
         except SafetensorError as e:
@@ -231,11 +250,48 @@ def _new_folder(where: str) -> Iterator[pathlib.Path]:
                 parent.rmdir()
 
 
+def _exists(path: pathlib.Path) -> bool:
+    """Whether there is a file in a folder. One that is no plain file, or a link out of the folder,
+    is an error; but in Hugging Face's cache, snapshots/X may link to blobs."""
+    if not os.path.lexists(path):
+        return False
+    home, real = (pathlib.Path(os.path.realpath(p)) for p in (path.parent, path))
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if not real.is_relative_to(home) and real.parent != blobs:
+        raise UserError(
+            f"{path} is a link to {real}, out of its folder, and is not followed; copy that file "
+            "into the folder if it belongs there"
+        )
+    if not path.is_file():
+        raise UserError(f"cannot read {path}: it is no file")
+    return True
+
+
+def _sha256(path: pathlib.Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_hashes(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
+    """Raise where copies in an imported folder are no longer what was imported."""
+    if not (folder / "imported.json").exists():
+        return
+    hashes = _read_json(folder / "imported.json").get("sha256")
+    if not isinstance(hashes, dict):
+        raise UserError(f"{folder / 'imported.json'} has no 'sha256': a hash for each file")
+    for name in TOKENIZER:
+        found = hashlib.sha256(files[name]).hexdigest() if name in files else None
+        if hashes.get(name) != found:
+            raise UserError(
+                f"{folder / 'tokenizer' / name} is not the file that was imported; import it again"
+            )
+
+
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    if not _exists(path):
+        raise UserError(f"no file {path}")
     try:
         tree = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no file {path}") from None
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}") from e
     except (ValueError, RecursionError) as e:
@@ -248,7 +304,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 def _read_files(paths: Iterable[pathlib.Path]) -> dict[str, bytes]:
     """By name, those files that there are."""
     try:
-        return {path.name: path.read_bytes() for path in paths if path.is_file()}
+        return {path.name: path.read_bytes() for path in paths if _exists(path)}
     except OSError as e:
         raise UserError(f"cannot read {e.filename}: {e.strerror}") from e
 

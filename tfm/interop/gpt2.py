@@ -82,6 +82,13 @@ FAMILY = Family(
     from_config,
     to_config,
     pairs,
+    architectures=("GPT2LMHeadModel",),
+    names={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
     prefix="transformer.",
     copies={"lm_head.weight": "wte.weight"},
     ignored=r"h\.\d+\.attn\.(masked_)?bias",

@@ -54,6 +54,9 @@ def _rotary(config: ConfigJson) -> str:
     # rope_scaling comes first there too.
     where = "rope_scaling" if config.values.get("rope_scaling") else "rope_parameters"
     rope = ConfigJson(config.value(where, dict, {}), f"{where}.")
+    config.agree("rope_parameters", "rope_scaling", config.values.get("rope_scaling") or None)
+    rope.agree("rope_theta", "rope_theta", config.values.get("rope_theta"))
+    rope.agree("rope_type", f"{where}.type", rope.values.get("type"))
     config.only(partial_rotary_factor=1.0)
     if rope.value("partial_rotary_factor", float, 1.0) != 1.0:
         raise UserError(
@@ -141,6 +144,7 @@ FAMILY = Family(
     from_config,
     to_config,
     pairs,
+    architectures=("LlamaForCausalLM", "LLaMAForCausalLM"),
     prefix="model.",
     copies={"lm_head.weight": "embed_tokens.weight"},
     ignored=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",

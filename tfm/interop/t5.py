@@ -34,7 +34,7 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         },
         "feedforward": {
             "width": config.number("d_ff"),
-            "kind": _feedforward(config.value("feed_forward_proj", str, "relu")),
+            "kind": _feedforward(config),
             "bias": False,
         },
         "norm": {"kind": "rms", "eps": config.value("layer_norm_epsilon", float, 1e-6)},
@@ -47,17 +47,21 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _feedforward(text: str) -> str:
+def _feedforward(config: ConfigJson) -> str:
     """Our kind, from `NAME` or `gated-NAME`."""
     key = "feed_forward_proj"
+    text = config.value(key, str, "relu")
     gate, _, name = text.rpartition("-")
     if gate not in ("", "gated"):
         raise UserError(f"{key}={text!r} must be NAME or gated-NAME")
+    if gate and name == "gelu":  # they take it to be the tanh form
+        name = "gelu_new"
     kind = ConfigJson({key: name}).activation(key, "relu")
-    if not gate:
-        return kind
-    # Behind a gate, they take "gelu" to be the tanh form.
-    return gated("gelu_tanh" if name == "gelu" else kind, key)
+    # They write what follows from it as well, and read that if it says something else.
+    for other, follows in {"dense_act_fn": name, "is_gated_act": bool(gate)}.items():
+        if config.values.get(other) != follows:
+            ConfigJson({key: text}).agree(key, other, config.values.get(other))
+    return gated(kind, key) if gate else kind
 
 
 def to_config(spec: Any) -> dict[str, Any]:
@@ -118,6 +122,13 @@ FAMILY = Family(
     from_config,
     to_config,
     pairs,
+    architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel"),
+    names={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
     copies={
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
