@@ -7,8 +7,8 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 
 FLOORS = [
     ["names", "tables"],
-    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime"],
-    ["ops"],
+    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime", "record"],
+    ["ops", "user_files"],
     ["data", "parallel"],
     ["layers"],
     ["models", "optim"],
