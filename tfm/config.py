@@ -168,6 +168,7 @@ def _run(path: pathlib.Path, copy: Copy | None = None) -> tuple[types.ModuleType
                 _check_same_modules(file, {seen.name: seen.value})
             file.add(seen)
 
+        record.drop(_modules(path, True) - _modules(path, False))
         _check_same_modules(file, only or {})
         with record.recording(note, fresh=True, only=only):
             exec(code, module.__dict__)
@@ -176,6 +177,12 @@ def _run(path: pathlib.Path, copy: Copy | None = None) -> tuple[types.ModuleType
         record.keep(file.modules)
     _add_entries(file, module)
     return module, file
+
+
+def _modules(path: pathlib.Path, of_it: bool) -> set[str]:
+    """The modules that the entries of a file use, as it was before, or those of the other files."""
+    files = [file for file in _added_by.values() if (file.path == str(path)) == of_it]
+    return {name for file in files for name in file.modules}
 
 
 def _check_same_modules(file: UserFile, modules: Mapping[str, Module]) -> None:

@@ -17,13 +17,16 @@ import site
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 ABSENT = "absent"
 CONTEXTLIB = contextlib.contextmanager.__code__.co_filename
 JAX_CACHE = "jax_compilation_cache_dir"
-NOBODY, LIBRARIES, ANYONE = range(3)  # who may stand between the user's code and what is done
+IMPORTERS = (  # what a package does when it is imported, it does once in a process
+    *("importlib._bootstrap", "importlib._bootstrap_external", "importlib.metadata"),
+    *("_frozen_importlib", "_frozen_importlib_external", "zipimport", "linecache"),
+)
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
@@ -103,6 +106,13 @@ def keep(modules: Mapping[str, Module]) -> None:
     _known.update(modules)
 
 
+def drop(names: Iterable[str]) -> None:
+    """When one of these modules is imported again, it is read again."""
+    for name in names:
+        if _known.pop(name, None) is not None:
+            sys.modules.pop(name, None)
+
+
 def find(name: str) -> Module | None:
     """The user's own module of this name, read but not executed."""
     path = None
@@ -160,7 +170,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             if spec is None and any(other.startswith(f"{name}.") for other in known):
                 return importlib.machinery.ModuleSpec(name, None, is_package=True)
             return spec
-        _note("module", name, module, sys._getframe(), ANYONE)
+        _note("module", name, module, sys._getframe(), lambda _: True)
         _known[name] = module
         where = [os.path.dirname(module.path)] if module.is_package else None
         return importlib.util.spec_from_file_location(
@@ -217,9 +227,9 @@ class _Environ(type(os.environ)):  # type: ignore[misc]
 
 def _looked_up(key: str, value: str | None) -> None:
     frame: Any = sys._getframe(2)
-    while frame.f_globals.get("__name__") in ("os", "_collections_abc", __name__):
+    while frame.f_globals.get("__name__") in ("os", "collections.abc", __name__):
         frame = frame.f_back
-    _note("variable", key, hash_value(value), frame, NOBODY)
+    _note("variable", key, hash_value(value), frame, lambda _: False)
 
 
 def _opened(path: Any, flags: int) -> None:
@@ -233,21 +243,21 @@ def _opened(path: Any, flags: int) -> None:
     if name.startswith(skipped) or name.endswith(".pyc") or not is_own(name):
         return
     if os.path.isfile(name) or not os.path.exists(name):
-        _note("file", name, hash_file(name), sys._getframe(2), LIBRARIES, os.fsdecode(path))
+        through = lambda module: module not in IMPORTERS  # noqa: E731
+        _note("file", name, hash_file(name), sys._getframe(2), through, os.fsdecode(path))
 
 
-def _note(kind: str, name: str, value: Any, frame: Any, between: int, spelled: str = "") -> None:
-    """Tell the recorders, if the user's code did it: itself, or through those `between`."""
+def _note(
+    kind: str, name: str, value: Any, frame: Any, through: Callable[[str], bool], spelled: str = ""
+) -> None:
+    """Tell the recorders, if the user's code did it: itself, or through modules of other names."""
     recorder, code = _recorders[-1] if _recorders else None, list[types.CodeType]()
     while recorder is not None and frame is not None and frame is not recorder.base:
         file = frame.f_code.co_filename
         if is_own(file):
             code.append(frame.f_code)
-        elif not code and not file.startswith("<string") and between != ANYONE:
-            # what a package does when it is imported, it does once in a process
-            importing = file.startswith("<frozen importlib")
-            if between == NOBODY or importing or frame.f_globals.get("__name__") == "linecache":
-                return
+        elif not (code or file.startswith("<string") or through(frame.f_globals["__name__"])):
+            return
         frame = frame.f_back
     for recorder in _recorders if code else ():
         recorder.note(Seen(kind, name, value, tuple(code), spelled))

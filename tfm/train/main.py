@@ -4,9 +4,9 @@
             [--trust]
 
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
-holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints, TensorBoard's files and, in
-source/, a copy of the code of one's own that the config brings. --config=FOLDER/config.json goes on
-from that copy, if --trust allows it to be run.
+holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints, TensorBoard's files, and
+in source/ a copy of the code of one's own that the config brings. --config=FOLDER/config.json goes
+on from that copy, if --trust allows it to be run.
 """
 
 import json
