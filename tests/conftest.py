@@ -1,3 +1,4 @@
+import contextlib
 import os
 import subprocess
 
@@ -14,15 +15,23 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-@pytest.fixture
-def own_tables(monkeypatch):
-    """The library's tables are as before when the test ends."""
-    monkeypatch.setattr(config, "_added_by", {})
+@contextlib.contextmanager
+def tables_of_its_own():
+    """When it ends, the library's tables are as before."""
+    added, config._added_by = config._added_by, {}
     kept = {name: dict(table) for name, table in config.TABLES.items()}
     yield
+    config._added_by = added
     for name, table in config.TABLES.items():
         table.clear()
         table.update(kept[name])
+
+
+@pytest.fixture
+def own_tables():
+    """The library's tables are as before when the test ends."""
+    with tables_of_its_own():
+        yield
 
 
 @pytest.fixture

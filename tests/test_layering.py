@@ -7,8 +7,8 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 
 FLOORS = [
     ["names", "tables"],
-    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime"],
-    ["ops", "library_code"],
+    ["spec", "arguments", "origin", "folder", "checkpoint", "runtime", "record"],
+    ["ops", "library_code", "user_files"],
     ["data", "parallel"],
     ["layers"],
     ["models", "optim"],

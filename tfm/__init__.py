@@ -9,8 +9,11 @@ __version__ = "0.1.0"
 runtime.set_compiler_flags()
 
 
-def load(folder: str, checkpoint: str = "best") -> Any:
-    """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`."""
+def load(folder: str, checkpoint: str = "best", trust: bool = False) -> Any:
+    """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`.
+
+    `trust`: the code that the folder holds, if it does, may be run.
+    """
     from tfm.run.load import load as load_run
 
-    return load_run(folder, checkpoint)
+    return load_run(folder, checkpoint, trust)

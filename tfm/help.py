@@ -19,7 +19,8 @@ MORE = "--config=FILE.py --help lists the keys of its model, and its own values.
 def keys_text(argv: Sequence[str], cls: type[Spec], default: Tree | None = None) -> str:
     """The keys of the config that a command line gives, or of the default, for --help."""
     given = [arg for arg in argv if arg.startswith("--config")]
-    rows = list(describe_keys(cls, from_command_line(given, cls, default or {})))
+    tree = from_command_line(given, cls, default or {}, "--trust" in argv)
+    rows = list(describe_keys(cls, tree))
     first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
     lines = ["", HEAD, ""]
     for key, value, allowed in rows:

@@ -1,11 +1,12 @@
 """Evaluate a checkpoint of a run folder on a split of its data, or on other data.
 
   tfm eval WORKDIR [--split=valid] [--checkpoint=best] [--dataset=NAME] [--objective=NAME]
-                   [--examples=N]
+                   [--examples=N] [--trust]
 
 The checkpoint is `best` (by validation loss) or `last`. The result is loss, perplexity, accuracy,
 exact matches and, for text, bits per byte, with 95 % intervals over the examples, as JSON. An
-imported model needs --dataset and --objective.
+imported model needs --dataset and --objective. Code that the folder holds, a score of one's own, is
+run only with --trust.
 """
 
 import functools
@@ -36,9 +37,10 @@ def evaluate(
     objective: str | None = None,
     examples: int | None = None,
     checkpoint: str = "best",
+    trust: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """Metrics with intervals, and messages about damaged checkpoints."""
-    loaded = load(workdir, checkpoint)
+    loaded = load(workdir, checkpoint, trust)
     run = loaded.run
     if run is None and (dataset is None or objective is None):
         raise UserError(
@@ -87,10 +89,10 @@ def main(argv: Sequence[str]) -> None:
         print(__doc__, end="")
         return
     options = ("split", "dataset", "objective", "examples", "checkpoint")
-    given = arguments.split(argv, words=1, options=options, config=False)
+    given = arguments.split(argv, words=1, options=options, flags=("trust",), config=False)
     cache_compilations()
     check_compiler()
-    chosen: dict[str, Any] = dict(given.options)
+    chosen: dict[str, Any] = {**given.options, "trust": "trust" in given.flags}
     if "examples" in chosen:
         chosen["examples"] = arguments.whole(given, "examples", 1)
     found, messages = evaluate(given.words[0], **chosen)

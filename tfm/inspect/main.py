@@ -1,10 +1,12 @@
 """A model as a tree: its shapes and parameters, what it computes, and the memory it needs.
 
   tfm describe --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] [--batch=N] [--length=N] [--json]
+               [--trust]
 
 Everything follows from shapes, so nothing is allocated and no size is too large. The batch is 1
 and the length the model's own, at most 2048, unless they are given; an encoder–decoder reads and
-writes that length. Sizes that the config leaves open come from its data.
+writes that length. Sizes that the config leaves open come from its data. FILE may be a run's
+config.json; code that its folder holds is run only with --trust.
 
 FLOPs are counted as XLA counts them (a multiply-add is two, transcendental functions are not in the
 total) and with all pairs of tokens, as masks skip none. Training is forward and backward, with what
@@ -31,9 +33,10 @@ def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    given = arguments.split(argv, options=("batch", "length"), flags=("json",))
+    given = arguments.split(argv, options=("batch", "length"), flags=("json", "trust"))
     sizes = {name: arguments.whole(given, name, 1) for name in given.options}
-    found = describe(_model(from_command_line(given.config, RunSpec)), **sizes)
+    tree = from_command_line(given.config, RunSpec, trust="trust" in given.flags)
+    found = describe(_model(tree), **sizes)
     if "json" in given.flags:
         print(json.dumps(to_json(found), indent=1))
     else:
@@ -43,9 +46,7 @@ def main(argv: Sequence[str]) -> None:
 def _model(tree: Tree) -> ModelSpec:
     """The model of a config. With data, it is the one that would be trained."""
     if "data" in tree:
-        own = ("id", "entries", "init_digest")  # which a run's folder adds
-        run = read({key: value for key, value in tree.items() if key not in own})
-        return open_data(run)[0].model
+        return open_data(read(tree))[0].model
     spec = build.spec(tree)
     if spec.vocab is None:
         raise UserError("model.vocab is open, and there is no data: write --config.model.vocab=N")

@@ -1,7 +1,7 @@
 """`tfm import` and `tfm export`: a Hugging Face folder in, a run folder out, and back.
 
   tfm import HF_FOLDER --workdir=FOLDER [--dtype=float32]
-  tfm export WORKDIR HF_FOLDER [--checkpoint=best]
+  tfm export WORKDIR HF_FOLDER [--checkpoint=best] [--trust]
 
 import reads config.json and safetensors (in one file or several; never pickle) of GPT-2, LLaMA,
 BERT, T5 and UL2, and writes a run folder: config.json (for --config=FOLDER/config.json), a
@@ -9,7 +9,7 @@ checkpoint, the tokenizer's files, and the SHA-256 of all that was read. Links o
 not followed. export writes a folder that transformers loads, from an imported or a trained run. A
 tensor that is missing, left over or misshapen is an error that lists it, and then nothing is
 written. --dtype is that of the stored weights: float32, bfloat16, float16, or stored, which leaves
-it as it is.
+it as it is. Code that a run folder holds is run only with --trust.
 """
 
 import collections
@@ -63,8 +63,11 @@ def main_export(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    given = arguments.split(argv, words=2, options=("checkpoint",), config=False)
-    print(f"exported to {export_folder(*given.words, **given.options)}")
+    options, flags = ("checkpoint",), ("trust",)
+    given = arguments.split(argv, words=2, options=options, flags=flags, config=False)
+    source, target = given.words
+    trust = "trust" in given.flags
+    print(f"exported to {export_folder(source, target, trust=trust, **given.options)}")
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
@@ -93,11 +96,13 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
     return pathlib.Path(workdir)
 
 
-def export_folder(workdir: str, target: str, checkpoint: str = "best") -> pathlib.Path:
+def export_folder(
+    workdir: str, target: str, checkpoint: str = "best", trust: bool = False
+) -> pathlib.Path:
     """A run folder as one that transformers loads."""
     folder = pathlib.Path(workdir)
     _check_empty(target)
-    run = load(folder, checkpoint)
+    run = load(folder, checkpoint, trust)
     config, tensors = to_huggingface(run.spec, run.params)
     if (folder / "huggingface.json").exists():
         before = _read_json(folder / "huggingface.json")

@@ -13,7 +13,7 @@ from tfm.data.dataset import Dataset
 from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
-from tfm.run.spec import RunSpec, of_folder, open_data
+from tfm.run.spec import RunSpec, of_tree, open_data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,19 +56,22 @@ class LoadedRun:
         return self.data["train"]
 
 
-def load(folder: str | pathlib.Path, checkpoint: str = "best") -> LoadedRun:
-    """The run in a folder, with its best checkpoint or its `last`."""
+def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = False) -> LoadedRun:
+    """The run in a folder, with its best checkpoint or its `last`.
+
+    `trust`: the code that the folder holds, if it does, may be run.
+    """
     path = pathlib.Path(folder)
-    run, spec = read_spec(path)
+    run, spec = read_spec(path, trust)
     step, variables, messages = Checkpoints(path, read_only=True).variables(checkpoint)
     module = build.model(spec)
     return LoadedRun(path, step, spec, module, evaluated(variables), run, messages)
 
 
-def read_spec(folder: pathlib.Path) -> tuple[RunSpec | None, ModelSpec]:
+def read_spec(folder: pathlib.Path, trust: bool = False) -> tuple[RunSpec | None, ModelSpec]:
     """The run in a folder and its model; an imported model has no run."""
-    tree = load_config(str(folder / "config.json"))
+    tree = load_config(str(folder / "config.json"), trust)
     if "objective" in tree:
-        run = of_folder(str(folder))
+        run = of_tree(tree.to_dict(), str(folder))
         return run, run.model
     return None, build.spec(tree)

@@ -2,15 +2,13 @@
 
 import dataclasses
 import os
-import pathlib
 import re
 from typing import Any
 
 import jax
 from flax import linen as nn
 
-from tfm import origin
-from tfm.config import load, run_file
+from tfm.config import load, traced
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset
 from tfm.models import build
@@ -113,16 +111,13 @@ def read(tree: Tree) -> RunSpec:
     return to_spec(RunSpec, tree)
 
 
-def of_folder(workdir: str) -> RunSpec:
-    """The run that a folder holds; the files whose tables it uses are run first."""
-    tree = load(os.path.join(workdir, "config.json")).to_dict()
-    for name, file, digest in tree.pop("entries", []):
-        table, _, entry = name.partition(".")
-        run_file(pathlib.Path(file))
-        if origin.digest(pathlib.Path(file).read_text(), table, entry) != digest:
-            raise UserError(f"{workdir}: {table}[{entry!r}] of {file} was edited since it was run")
-    for key in ("id", "init_digest"):
-        tree.pop(key, None)
+def of_folder(workdir: str, trust: bool = False) -> RunSpec:
+    """The run that a folder holds. `trust`: the copies there of users' files may be run."""
+    return of_tree(load(os.path.join(workdir, "config.json"), trust).to_dict(), workdir)
+
+
+def of_tree(tree: Tree, workdir: str) -> RunSpec:
+    """The run that a folder's config describes."""
     try:
         return read(tree)
     except UserError as e:
@@ -152,8 +147,10 @@ def open_data(run: RunSpec) -> tuple[RunSpec, dict[str, Dataset]]:
             model = open_sizes(model, objective, dataset)
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
-    _check_shapes(build.model(model), objective, found)
-    return dataclasses.replace(run, model=model), found
+    run = dataclasses.replace(run, model=model)
+    with traced(run):
+        _check_shapes(build.model(model), objective, found)
+    return run, found
 
 
 def _check_shapes(module: nn.Module, objective: Objective, found: dict[str, Dataset]) -> None:

@@ -19,7 +19,7 @@ import jax
 from jax import numpy as jnp
 
 from tfm.checkpoint import Checkpoints
-from tfm.config import user_entries
+from tfm.config import copy_source, user_entries
 from tfm.data.dataset import Dataset
 from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
@@ -40,6 +40,7 @@ from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
 from tfm.train.identity import identity, init_digest, is_stale, profile
 from tfm.train.step import TrainState
+from tfm.user_files import SOURCE
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
 
@@ -92,7 +93,8 @@ def train(
             old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
             watcher.message(f"{workdir}: finished before{old}")
             return summary
-        own = [[entry, *where] for entry, where in user_entries(run).items()]
+        copied = (folder.path / SOURCE).is_dir()
+        own = known["entries"] if known and copied else copy_source(run, folder.path)
         more = {"id": name, "entries": own, "init_digest": init}
         folder.write("config.json", {**more, **to_tree(run)})
         train = data["train"]

@@ -1,9 +1,12 @@
 """Train a model.
 
   tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
+            [--trust]
 
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
-holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints and TensorBoard's files.
+holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints, TensorBoard's files, and
+in source/ a copy of the code of one's own that the config brings. --config=FOLDER/config.json goes
+on from that copy, if --trust allows it to be run.
 """
 
 import json
@@ -57,11 +60,12 @@ def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    given = arguments.split(argv, options=("workdir",), flags=("quiet",))
+    given = arguments.split(argv, options=("workdir",), flags=("quiet", "trust"))
     if "workdir" not in given.options:
         raise UserError("where to? Write --workdir=FOLDER")
     workdir = given.options["workdir"]
-    run = spec.read(configs.from_command_line(given.config, spec.RunSpec))
+    trust = "trust" in given.flags
+    run = spec.read(configs.from_command_line(given.config, spec.RunSpec, trust=trust))
     cache_compilations()
     check_compiler()
     with Bar(run, "quiet" in given.flags) as bar:
