@@ -256,3 +256,24 @@ def test_data_that_cannot_be_is_named_before_a_folder_is_made(change, message, t
     with pytest.raises(UserError, match=message):
         train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+WORD2VEC = "word2vec(negatives=3)"
+
+
+def test_what_would_be_ignored_is_refused():
+    """An option that does nothing is an error, wherever it stands."""
+    tree = {
+        "objective": WORD2VEC,
+        "model": {"family": "word2vec", "width": 4},
+        "data": {"dataset": "dyck(length=8)", "examples": 10, "valid_examples": 10},
+        "train": {"steps": 10, "label_smoothing": 0.1},
+    }
+    with pytest.raises(UserError, match="train.label_smoothing=0.1: .* has no labels to smooth"):
+        spec.read(tree)
+    data = {**tree["data"], "dataset": "addition", "seed": 1}
+    with pytest.raises(UserError, match="data.seed=1: the examples of 'addition' are always the"):
+        spec.read({**tree, "train": {"steps": 10}, "data": data})
+    schedule = {"schedule": "noam(warmup=11)"}
+    with pytest.raises(UserError, match="optimizer.schedule='noam.*': a warm-up of 11 steps is"):
+        spec.read({**tree, "train": {"steps": 10}, "optimizer": schedule})

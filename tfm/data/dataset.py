@@ -142,6 +142,8 @@ class Dataset:
 class Source:
     """What an entry of DATASETS gives. Its options are checked; no file is opened yet."""
 
+    seeded = True  # whether the seed decides which examples there are
+
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         """The first `count` rows of a split, or all. `seed` chooses which rows there are."""
         raise NotImplementedError

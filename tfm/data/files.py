@@ -90,6 +90,7 @@ class TextFile(Source):
     """Windows of a file. Each has one token more than `length`, since the first has nothing before
     it from which it could be predicted."""
 
+    seeded = False
     vocabulary: str | None = None
 
     def __init__(self, kind: str, path: str, length: int, valid: float):

@@ -143,6 +143,8 @@ def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0
 class _Addition(Source):
     """A table of p² sums, split once and for all."""
 
+    seeded = False
+
     def __init__(self, p: int, fraction: float):
         train = int(p * p * fraction)
         ends = {"train": train, "valid": (p * p + train + 1) // 2, "test": p * p}

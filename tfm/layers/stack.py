@@ -75,8 +75,10 @@ class Stack(nn.Module):
                 "token must not: in a decoder"
             )
         if self.causal and not self.scheme.causal:
+            own = getattr(spec, "decoder_scheme", None)
+            key = "position.scheme" if own is None else "decoder_scheme"
             raise UserError(
-                f"position.scheme={spec.position.scheme!r} depends on later tokens, so it cannot "
+                f"{key}={str(own or spec.position.scheme)!r} depends on later tokens, so it cannot "
                 "be used in a decoder"
             )
         if self.causal and mixer is not None and not mixer.causal:

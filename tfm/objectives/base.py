@@ -33,6 +33,7 @@ class Objective:
     families: ClassVar[tuple[str, ...]]  # of models
     forms: ClassVar[tuple[str, ...]]  # of data
     labels_in: ClassVar[str | None] = None  # the input that holds each label, one place later
+    smooths: bool = True  # whether its labels can be smoothed
     same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
 
     @property

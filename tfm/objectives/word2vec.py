@@ -41,6 +41,10 @@ class Word2Vec(Objective):
     def head(self) -> dict[str, Any]:
         return {"kind": self.kind}
 
+    @property
+    def smooths(self) -> bool:  # type: ignore[override]
+        return self.negatives is None
+
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
         tokens = examples.tokens
         tokens_BT = int32(tokens.padded(dataset.max_length))
@@ -74,8 +78,6 @@ class Word2Vec(Objective):
     ) -> dict[str, Array]:
         if self.negatives is None:
             return super().loss(logits, batch, label_smoothing)
-        if label_smoothing is not None:
-            raise UserError("train.label_smoothing: negative sampling has no labels to smooth")
         correct = (jnp.argmax(logits, -1) == 0).astype(jnp.float32)
         out = {"loss": negative_sampling_loss(logits), "correct": correct, "count": 1.0}
         return {name: x * batch.weights for name, x in out.items()}

@@ -39,6 +39,12 @@ class DataSpec(Spec):
     def check(self) -> None:
         if len(set(self.tests)) < len(self.tests):
             raise SpecError("tests", f"{{key}}={tuple(map(str, self.tests))} names one twice")
+        if self.seed and not getattr(self.dataset.entry, "seeded", True):
+            raise SpecError(
+                "seed",
+                f"{{key}}={self.seed}: the examples of {self.dataset.names[0]!r} are always the "
+                "same; seed=… chooses their order",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +92,12 @@ class RunSpec(Spec):
                 "objective",
                 f"{{key}}={self.objective!r} is for {', '.join(families)}; model.family="
                 f"{family!r} is for: {', '.join(fits) or 'none yet'}",
+            )
+        if self.train.label_smoothing is not None and not self.objective.entry.smooths:
+            raise SpecError(
+                "train.label_smoothing",
+                f"{{key}}={self.train.label_smoothing}: objective={str(self.objective)!r} has no "
+                "labels to smooth",
             )
         warmup = getattr(self.optimizer.schedule.entry, "warmup", 0)
         if warmup > self.train.steps:
