@@ -19,6 +19,7 @@ FAMILIES = {  # task in configs/tasks → the feed-forward's width when there is
 VARIANT = "model.attention.score"
 TASK = "config"
 METRIC = "accuracy"
+BASELINE = "scaled_dot"
 
 
 def sweep():
