@@ -116,3 +116,20 @@ def test_what_a_row_draws_does_not_depend_on_the_others():
         np.testing.assert_array_equal(draw(one)[0], draw(many)[7])
     assert one.integers(0, 1000)[0] == many.integers(0, 1000)[7]
     assert len(np.unique(Draws(hashed(5, np.arange(100_000))).bits())) == 100_000
+
+
+def test_memory_grows_neither_with_seeds_nor_with_epochs():
+    """A worker serves many runs, each of many epochs."""
+
+    def serve(seed):
+        plan = Epochs(1_000_000, 64, seed)
+        for epoch in range(20):
+            plan.rows(epoch * 15_625)
+
+    serve(0)
+    tracemalloc.start()
+    for seed in range(1, 20):
+        serve(seed)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000  # one permutation of the rows would be 8 MB
