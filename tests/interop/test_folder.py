@@ -10,8 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
+from tests.helpers.huggingface import weights, write
 from tests.helpers.quick import jit
 from tests.parity import parity_cases as cases
 from tfm import cli
@@ -26,20 +27,6 @@ from tfm.run.load import load
 
 STORIES = pathlib.Path(os.environ.get("TFM_DATA", "nowhere")) / "stories260K"
 needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="needs TFM_DATA: stories260K")
-
-
-def weights(name):
-    _, grads = cases.golden(name)
-    return {tensor: cases.weight(tensor, grad.shape) for tensor, grad in grads.items()}
-
-
-def write(where, name="llama", change=lambda tensors: tensors, **config):
-    """The Hugging Face folder of a case."""
-    where.mkdir()
-    save_file(change(weights(name)), where / "model.safetensors", {"format": "pt"})
-    (where / "config.json").write_text(json.dumps(cases.CASES[name][1] | config))
-    (where / "tokenizer.json").write_text("{}")
-    return str(where)
 
 
 def params_of(folder):
@@ -126,52 +113,6 @@ def test_tensors_that_do_not_fit_are_listed_and_nothing_is_written(change, messa
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "message"),
-    [
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "not supported, only False"),
-        ("gpt2", {"activation_function": "mish"}, "activation_function='mish' is no activation"),
-        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'"),
-        ("llama", {"rope_parameters": {"rope_type": "default", "beta": 2}}, "rope setting beta=2"),
-        ("llama", {"model_type": "llamma"}, "unknown model_type 'llamma'; did you mean 'llama'"),
-        ("llama", {"hidden_size": 16}, "misshapen: embed_tokens.weight"),
-        ("llama", {"tie_word_embeddings": True}, "left over: lm_head.weight"),
-        ("bert_tag", {"position_embedding_type": "relative_key"}, "only 'absolute'"),
-        ("t5", {"feed_forward_proj": "gated-mish"}, "'mish' is no activation"),
-        ("t5", {"feed_forward_proj": "gated-tanh"}, "there is no gate of 'tanh' here"),
-        ("t5", {"feed_forward_proj": "fenced-relu"}, "must be NAME or gated-NAME"),
-        ("llama", {"model_type": None}, "config.json has no 'model_type'"),
-        ("llama", {"vocab_size": None}, "config.json has no 'vocab_size'"),
-        ("llama", {"vocab_size": "50"}, "vocab_size in config.json must be int, not '50'"),
-        ("llama", {"num_hidden_layers": 2.0}, "num_hidden_layers .*must be int, not 2.0"),
-        ("llama", {"num_attention_heads": 0}, "num_attention_heads=0 .*must be at least 1"),
-        ("llama", {"intermediate_size": 24.0}, "intermediate_size .*must be int, not 24.0"),
-        ("llama", {"attention_bias": 1}, "attention_bias .*must be bool, not 1"),
-        ("llama", {"rms_norm_eps": float("nan")}, "rms_norm_eps=nan .*must be a number from 0"),
-        ("llama", {"attention_dropout": 1.5}, "attention_dropout=1.5 .*must be less than 1"),
-        ("llama", {"hidden_act": ["silu"]}, r"hidden_act .*must be str, not \['silu'\]"),
-        ("llama", {"hidden_act": "tanh"}, "hidden_act: there is no gate of 'tanh'"),
-        ("llama", {"rope_parameters": "x"}, "rope_parameters .*must be dict, not 'x'"),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": "2"}},
-         "rope_scaling.factor in config.json must be float"),
-        ("gpt2", {"n_embd": None}, "config.json has no 'n_embd'"),
-        ("bert_tag", {"type_vocab_size": 0}, "type_vocab_size=0 .*must be at least 1"),
-        ("bert_tag", {"id2label": "ab"}, "id2label .*must be dict"),
-        # What transformers reads otherwise than it is written.
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "turns all features"),
-        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
-        ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no 'rope_scaling.factor'"),
-        *(("llama", {"rope_parameters": cases.LLAMA3 | {key: None}}, f"no 'rope_parameters.{key}'")
-          for key in cases.LLAMA3 if key != "rope_type"),
-        ("llama", {"rope_scaling": cases.LLAMA3, "original_max_position_embeddings": 32},
-         "original_max_position_embeddings=32 is not supported, only 64"),
-    ],
-)  # fmt: skip
-def test_configs_that_we_cannot_follow_are_refused(name, config, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        folder.import_folder(write(tmp_path / "hf", name, **config), f"{tmp_path}/run")
-
-
-@pytest.mark.parametrize(
     ("name", "keys"),
     [
         ("llama", ("rms_norm_eps", "rope_theta", "rope_parameters", "attention_bias", "mlp_bias")),
@@ -200,51 +141,6 @@ def test_a_classifier_that_drops_nothing_is_no_null():
     for value, wanted in [(0.0, None), (0.3, 0.3), (None, 0.1)]:
         given = config | {"classifier_dropout": value}
         assert folder.from_huggingface(given, weights("bert_tag"))[0].dropout.head == wanted
-
-
-@pytest.mark.parametrize("content", ["[1]", "null", "3"])
-def test_json_that_holds_no_names_is_refused(content, tmp_path, capsys):
-    source = pathlib.Path(write(tmp_path / "hf"))
-    config = (source / "config.json").read_text()
-    (source / "config.json").write_text(content)
-    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-    assert "config.json must hold names and values" in capsys.readouterr().err
-    (source / "config.json").write_text(config)
-    os.rename(source / "model.safetensors", source / "other.safetensors")
-    index = source / "model.safetensors.index.json"
-    for text, message in [
-        (content, "must hold names and values"),
-        ("{}", "has no 'weight_map'"),
-        ('{"weight_map": [1]}', "has no 'weight_map'"),
-        ('{"weight_map": {"a": "../other.safetensors"}}', "which is no file beside it"),
-        ('{"weight_map": {"a": 3}}', "weight_map names 3"),
-    ]:
-        index.write_text(text)
-        assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-        assert message in capsys.readouterr().err
-
-
-def test_folders_that_cannot_be_read_are_named(tmp_path, capsys):
-    assert run("import", f"{tmp_path}/none", f"--workdir={tmp_path}/run") == 2
-    assert "no file" in capsys.readouterr().err
-    source = pathlib.Path(write(tmp_path / "hf"))
-    os.rename(source / "model.safetensors", source / "pytorch_model.bin")
-    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-    assert "pytorch_model.bin is a pickle, which is never read" in capsys.readouterr().err
-    (source / "model.safetensors").write_bytes(b"nonsense")
-    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-    assert "is damaged" in capsys.readouterr().err
-    (source / "model.safetensors").unlink()
-    (source / "model.safetensors").mkdir()
-    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-    assert "cannot read" in capsys.readouterr().err
-    (source / "config.json").write_text("{")
-    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-    assert "config.json is not JSON" in capsys.readouterr().err
-    (source / "config.json").unlink()
-    (source / "config.json").mkdir()
-    assert run("import", str(source), f"--workdir={tmp_path}/run") == 2
-    assert "cannot read" in capsys.readouterr().err
 
 
 def test_params_that_cannot_be_read_are_named(tmp_path, capsys):

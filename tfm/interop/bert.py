@@ -44,7 +44,7 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         "family": "encoder",
         "vocab": config.number("vocab_size"),
         "width": width,
-        "layers": config.number("num_hidden_layers"),
+        "layers": config.value("num_hidden_layers", int),
         "max_length": config.number("max_position_embeddings"),
         "types": config.number("type_vocab_size", 2),
         "outputs": tuple(outputs),

@@ -29,6 +29,7 @@ class ConfigJson:
 
     values: Mapping[str, Any]
     prefix: str = ""  # of keys in error messages
+    longest: int = MOST  # axis of the weights
 
     def value(self, key: str, kind: type, default: Any = None) -> Any:
         found, name = self.values.get(key), self.prefix + key
@@ -71,11 +72,18 @@ class ConfigJson:
             found = values.pop(other, None)
             if values.get(key) is None:
                 values[key] = found
-        return ConfigJson(values, self.prefix)
+        return dataclasses.replace(self, values=values)
 
     def number(self, key: str, default: int | None = None) -> int:
-        """A whole number of at least 1."""
-        return self.value(key, int, default)
+        """A size that some axis of the weights has, or has as a factor. It is compared with them
+        here already, before anything of that size is made."""
+        found = self.value(key, int, default)
+        if self.values.get(key) is not None and found > self.longest:
+            raise UserError(
+                f"{key}={found} in config.json is more than the longest axis of the weights, "
+                f"{self.longest}"
+            )
+        return found
 
     def flag(self, key: str, default: bool) -> bool:
         return self.value(key, bool, default)

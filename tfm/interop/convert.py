@@ -12,7 +12,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tfm.interop import bert, gpt2, llama, t5
-from tfm.interop.config_json import ConfigJson, parse_call
+from tfm.interop.config_json import MOST, ConfigJson, parse_call
 from tfm.interop.family import Family, Pair
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.models import build
@@ -48,7 +48,8 @@ def from_huggingface(
         for copy, original in family.copies.items()
         if copy in found and np.array_equal(found[copy], found.get(original, ()))
     }
-    spec = _spec(family, config, found)
+    longest = max((axis for tensor in found.values() for axis in tensor.shape), default=0)
+    spec = _spec(family, config, found, longest)
     layers = spec.layers + (getattr(spec, "decoder_layers", None) or 0)
     if layers > len(found):  # before anything of that size is built
         raise UserError(f"the config has {layers} layers, and the weights {len(found)} tensors")
@@ -68,8 +69,8 @@ def _family(config: Tree) -> Family:
     return family
 
 
-def _spec(family: Family, config: Tree, tensors: Collection[str]) -> Any:
-    read = ConfigJson(config).renamed(family.names)
+def _spec(family: Family, config: Tree, tensors: Collection[str], longest: int = MOST) -> Any:
+    read = ConfigJson(config, longest=longest).renamed(family.names)
     return to_spec(family.spec, family.from_config(read, tensors), "model.")
 
 

@@ -17,7 +17,7 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         "family": "decoder",
         "vocab": config.number("vocab_size"),
         "width": width,
-        "layers": config.number("n_layer"),
+        "layers": config.value("n_layer", int),
         "max_length": config.number("n_positions"),
         "attention": {"heads": config.number("n_head"), "qkv_bias": True, "out_bias": True},
         "feedforward": {

@@ -27,8 +27,8 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         "family": "decoder",
         "vocab": config.number("vocab_size"),
         "width": width,
-        "layers": config.number("num_hidden_layers"),
-        "max_length": config.number("max_position_embeddings", 2048),
+        "layers": config.value("num_hidden_layers", int),
+        "max_length": config.value("max_position_embeddings", int, 2048),
         "attention": {
             "heads": heads,
             "head_width": config.number("head_dim", width // heads),

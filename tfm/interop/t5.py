@@ -13,9 +13,9 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
     """The head is tied unless the file has a tensor for it."""
     buckets = {
         "buckets": config.number("relative_attention_num_buckets", 32),
-        "max_distance": config.number("relative_attention_max_distance", 128),
+        "max_distance": config.value("relative_attention_max_distance", int, 128),
     }
-    layers = config.number("num_layers")
+    layers = config.value("num_layers", int)
     dropped = config.rate("dropout_rate", 0.1)
     places = ("embedding", "attention", "residual", "feedforward", "output")
     # They read tie_word_embeddings as "scale the states before the head".
@@ -25,8 +25,8 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         "vocab": config.number("vocab_size"),
         "width": config.number("d_model"),
         "layers": layers,
-        "decoder_layers": config.number("num_decoder_layers", layers),
-        "max_length": config.number("n_positions", 512),
+        "decoder_layers": config.value("num_decoder_layers", int, layers),
+        "max_length": config.value("n_positions", int, 512),
         "attention": {
             "heads": config.number("num_heads"),
             "head_width": config.number("d_kv"),

@@ -125,14 +125,14 @@ def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
         print(json.dumps(results.to_json(found), indent=1))
     else:
         _print(found, done, workdir, time.monotonic() - start)
-    failed = [job for job in done if job.state in ("failed", "damaged")]
-    for job in failed:
+    said = {"failed": f"failed; see {os.path.join(workdir, 'workers')}", "damaged": "are damaged"}
+    wrong = [job for job in done if job.state in said]
+    for job in wrong:
         print(plain(f"{job.state}: {job.job.name}: {job.error}"), file=sys.stderr)
-    if failed:
-        logs = os.path.join(workdir, "workers")
-        print(
-            f"{len(failed)} of {len(done)} runs failed or are damaged; see {logs}", file=sys.stderr
-        )
+    for state, text in said.items():
+        if number := sum(job.state == state for job in wrong):
+            print(f"{number} of {len(done)} runs {text}", file=sys.stderr)
+    if wrong:
         sys.exit(1)
 
 
