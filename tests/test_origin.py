@@ -208,6 +208,13 @@ def test_a_module_that_is_edited_while_it_runs_is_hashed_as_it_was_run(study, tm
     assert found[0] == found[2] != found[1]
 
 
+def test_a_module_that_cannot_be_read_is_no_error_before_it_is_run(study, tmp_path):
+    (tmp_path / "helping/__init__.py").write_text("SCALE = (")
+    first = study(within="from helping import SCALE")
+    (tmp_path / "helping/__init__.py").write_bytes(b"SCALE = '\xff\xfe'")
+    assert study(within="from helping import SCALE")["mine"] != first["mine"]
+
+
 def test_what_was_hashed_is_what_is_run_later(study, tmp_path):
     (tmp_path / "helping/__init__.py").write_text("SCALE = 2.0\n")
     study(within="from helping import SCALE")
@@ -233,6 +240,9 @@ READS = {
     "path": "import pathlib\nSCALE = float(np.load(pathlib.Path(__file__).parent / 'w.npy'))",
     "exec": "import pathlib\nexec(pathlib.Path('code.txt').read_text())",
     "helper": "import beside\nSCALE = beside.SCALE",
+    "run_path": "import runpy\nSCALE = runpy.run_path('code.txt')['SCALE']",
+    "by_path": "import importlib.util as u\ns = u.spec_from_file_location('m', 'code.py')\n"
+    "m = u.module_from_spec(s)\ns.loader.exec_module(m)\nSCALE = m.SCALE",
     "fromfile": "SCALE = np.fromfile('w.npy', np.uint8)[-1]",
 }
 
@@ -244,7 +254,8 @@ def test_files_that_are_read_count(how, study, tmp_path):
     for scale in (2.0, 2.0, 3.0):
         np.save(tmp_path / "w.npy", scale)
         np.save(tmp_path / "unused.npy", scale)
-        (tmp_path / "code.txt").write_text(f"SCALE = {scale}")
+        for name in ("code.txt", "code.py"):
+            (tmp_path / name).write_text(f"SCALE = {scale}")
         with np.errstate(all="ignore"):
             found.append(study(READS[how]))
     assert found[0] == found[1]

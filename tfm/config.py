@@ -120,9 +120,11 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
         raise UserError(f"{path}: its 'entries' are damaged: {e}") from e
     files = dict.fromkeys(file for _, file, _ in named)
     if not trust:
+        code = sorted(str(file) for file in (folder / user_files.SOURCE).rglob("*.py"))
         raise UserError(
             f"{folder} holds a run with code of its own, which is run only if you trust it. Look "
-            f"at {', '.join(files)}, and say --trust (in Python, trust=True)"
+            f"at {', '.join(code[:20])}{', …' * (len(code) > 20)}, and say --trust (in Python, "
+            "trust=True)"
         )
     copy = user_files.read(folder)
     ran = {file: _run(pathlib.Path(file), copy)[1] for file in files}

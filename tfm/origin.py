@@ -38,7 +38,10 @@ def source(path: pathlib.Path) -> str:
 @functools.lru_cache(maxsize=256)
 def code(text: str) -> str:
     """Code without comments, layout and docstrings."""
-    return ast.unparse(_parsed(text))
+    try:
+        return ast.unparse(_parsed(text))
+    except SyntaxError:
+        return text
 
 
 def hash_of(*parts: str) -> str:
@@ -47,7 +50,11 @@ def hash_of(*parts: str) -> str:
 
 def imports(text: str, package: str = "") -> Iterator[str]:
     """The modules that a text imports anywhere, and the imported names that may be modules."""
-    for node in ast.walk(ast.parse(text)):
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
                 yield from (alias.name for alias in aliases)

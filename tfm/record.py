@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 ABSENT = "absent"
 CONTEXTLIB = contextlib.contextmanager.__code__.co_filename
 JAX_CACHE = "jax_compilation_cache_dir"
-IMPORTERS = (  # what a package does when it is imported, it does once in a process
-    *("importlib._bootstrap", "importlib._bootstrap_external", "importlib.metadata"),
-    *("_frozen_importlib", "_frozen_importlib_external", "zipimport", "linecache"),
+# What a package does when it is imported, it does once in a process.
+LOADERS = (
+    *("importlib._bootstrap", "importlib._bootstrap_external"),
+    *("_frozen_importlib", "_frozen_importlib_external"),
 )
+READERS = (__name__, "importlib.metadata", "zipimport", "linecache")  # for reasons of their own
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 
 
@@ -38,7 +40,10 @@ class Module(NamedTuple):
 
     @property
     def text(self) -> str:
-        return importlib.util.decode_source(self.content)
+        try:
+            return importlib.util.decode_source(self.content)
+        except (SyntaxError, UnicodeDecodeError):  # it cannot be run, but may never be
+            return self.content.decode("latin-1")
 
     @property
     def is_package(self) -> bool:
@@ -240,10 +245,13 @@ def _opened(path: Any, flags: int) -> None:
     name = str(file.parent.resolve() / file.name)
     cache = getattr(getattr(sys.modules.get("jax"), "config", None), JAX_CACHE, None)
     skipped = (*SYSTEM, *([os.path.join(os.path.realpath(cache), "")] if cache else []))
-    if name.startswith(skipped) or name.endswith(".pyc") or not is_own(name):
+    if name.endswith(".pyc") and os.path.basename(os.path.dirname(name)) == "__pycache__":
+        name = importlib.util.source_from_cache(name)
+    if name.startswith(skipped) or not is_own(name):
         return
     if os.path.isfile(name) or not os.path.exists(name):
-        through = lambda module: module not in IMPORTERS  # noqa: E731
+        others = READERS if name.endswith(".py") else (*READERS, *LOADERS)
+        through = lambda module: module not in others  # noqa: E731
         _note("file", name, hash_file(name), sys._getframe(2), through, os.fsdecode(path))
 
 

@@ -6,6 +6,7 @@ imports, and the files that they read. So a run can be read after its study was 
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -33,7 +34,7 @@ class UserFile:
     files: dict[str, Seen] = dataclasses.field(default_factory=dict)  # that exist, by path
     drawn_on: dict[tuple[str, str, str], str] = dataclasses.field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def text(self) -> str:
         return Module(self.path, self.content).text
 

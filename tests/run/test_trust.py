@@ -170,6 +170,7 @@ def test_no_code_is_run_unasked(run, capsys):
         assert cli.main(argv) == 2
         error = capsys.readouterr().err
         assert str(code) in error
+        assert "helping/inner.py" in error
         assert "--trust" in error
     with pytest.raises(UserError, match="idea.py was edited since the run began"):
         tfm.load(str(run), trust=True)  # nor then, if it is not what the run began with
