@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 
 from tfm.layers import params
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import DenseGeneral, Dims
 from tfm.layers.init import scaled
 from tfm.names import UserError
 from tfm.ops.attend import IMPLEMENTATIONS, attend
@@ -108,13 +108,13 @@ class MultiHeadAttention(nn.Module):
         if self.position.table is not None:
             raise UserError("this position scheme joins the embeddings: give it to PositionTable")
 
-        def project(name: str, heads: int, features: int) -> nn.DenseGeneral | None:
+        def project(name: str, heads: int, features: int) -> DenseGeneral | None:
             if name not in spec.projections:
                 return None
             init = dims.kernel_init
             if name == "query" and dims.init.small_query:
                 init = scaled(init, width**-0.5)
-            return nn.DenseGeneral(
+            return DenseGeneral(
                 (heads, features), use_bias=spec.qkv_bias, kernel_init=init, dtype=dims.dtype
             )
 
@@ -124,7 +124,7 @@ class MultiHeadAttention(nn.Module):
         if spec.qk_norm:
             self.query_norm, self.key_norm = (nn.RMSNorm(dtype=dims.dtype) for _ in range(2))
         if "out" in spec.projections:
-            self.out = nn.DenseGeneral(
+            self.out = DenseGeneral(
                 dims.width,
                 axis=(-2, -1),
                 use_bias=spec.out_bias,
