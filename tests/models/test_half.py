@@ -1,9 +1,9 @@
 """Gradients in bfloat16, by value: each parameter's against its own in float32.
 
 Every token has the same label, so that what is summed over tokens does not cancel: a sum in
-bfloat16 stops growing at some 2⁸ terms. Whole models round some fifty times in a row, 2⁻⁹ each time; added up in
-norm, and with room for what attention cancels, that is 16 units of the last place, 2⁻⁸. Sums over
-8,192 tokens in bfloat16 are wrong by five times as much and more.
+bfloat16 stops growing at some 2⁸ terms. Whole models round some fifty times in a row, 2⁻⁹ each
+time; added up in norm, and with room for what attention cancels, that is 16 units of the last
+place, 2⁻⁸. Sums over 8,192 tokens in bfloat16 are wrong by five times as much and more.
 """
 
 import dataclasses

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax import Array, lax
@@ -132,7 +133,7 @@ def topk(k: int = 8) -> Normalizer:
     return Normalizer(row=row)
 
 
-NORMALIZERS = {
+NORMALIZERS: dict[str, Any] = {
     "softmax": Normalizer(total=same),
     "softmax_zero": Normalizer(total=with_zero),
     "sigmoid": Normalizer(each=jax.nn.sigmoid),  # Ramapuram et al. 2025, without its bias of −log S

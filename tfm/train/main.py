@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm import arguments
 from tfm import config as configs
+from tfm.check.entries import check_entries
 from tfm.names import UserError
 from tfm.run import spec
 from tfm.runtime import cache_compilations
@@ -63,6 +64,7 @@ def main(argv: Sequence[str]) -> None:
     workdir = given.options["workdir"]
     run = spec.read(configs.from_command_line(given.config, spec.RunSpec))
     cache_compilations()
+    check_entries(run)
     with Bar(run, "quiet" in given.flags) as bar:
         try:
             summary = loop.train(run, workdir, bar)
