@@ -14,7 +14,7 @@ FLOORS = [
     ["models", "optim"],
     ["objectives"],
     ["config"],
-    ["help", "run"],
+    ["help", "run", "check"],
     ["interop", "inspect", "decode", "evaluate"],
     ["train"],
     ["report"],

@@ -13,6 +13,7 @@ tfm: does this change to a sequence model help, and how sure are we?
 
 verbs
   sweep              run the variants of a study, and compare them
+  check              check the ideas of a file: their tiles, causality, gradients
   train              train a model, or resume a run that was interrupted
   eval               evaluate a trained model, with intervals
   ls                 list runs: what they are, their status, their best loss
@@ -28,6 +29,7 @@ verbs
 
 VERBS = {  # where each verb starts
     "bench": "tfm.cli:bench",
+    "check": "tfm.check.main:main",
     "describe": "tfm.inspect.main:main",
     "eval": "tfm.evaluate.main:main",
     "export": "tfm.interop.folder:main_export",

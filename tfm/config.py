@@ -50,7 +50,7 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
 ENTRIES: dict[str, tuple[type, ...]] = {
     "SCORES": (Score,),
     "MASKS": (Mask, types.FunctionType),
-    "NORMALIZERS": (Normalizer,),
+    "NORMALIZERS": (Normalizer, types.FunctionType),
     "POSITIONS": (Position, types.FunctionType),
     "JOINS": (types.FunctionType,),
     "NORMS": (Norm,),

@@ -60,15 +60,19 @@ def settings() -> dict[str, Any]:
     return {**values, "xla_flags": os.environ.get("XLA_FLAGS", "")}
 
 
+def cache_folder() -> pathlib.Path:
+    """$TFM_CACHE, or a folder in the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")
+    return pathlib.Path(os.environ.get("TFM_CACHE", pathlib.Path(home) / "tfm"))
+
+
 def cache_compilations() -> None:
-    """Keep what was compiled for the next process: in $TFM_CACHE, or the user's cache folder."""
+    """Keep what was compiled for the next process."""
     import jax
     from jax._src import compilation_cache
 
-    home = os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")
-    where = os.environ.get("TFM_CACHE", str(pathlib.Path(home) / "tfm"))
     vars(compilation_cache)["get_file_cache"] = lambda path: (CheckedCache(path), path)
-    jax.config.update("jax_compilation_cache_dir", where)
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 

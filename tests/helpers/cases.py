@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.tree_util import Partial
 
 from tests.helpers import oracle
-from tfm.names import UserError
+from tfm.names import UserError, read
 from tfm.ops import masks
 from tfm.ops.attend import attend
 from tfm.ops.masks import MASKS, At
@@ -112,7 +112,7 @@ def cover_pairs(tables: dict[str, Any], seed: int = 0) -> list[Case]:
 def numbers(case: Case, seed: int = 1) -> dict[str, np.ndarray]:
     """Queries, keys, values and parameters, in float64."""
     rng = np.random.default_rng(seed)
-    sizes = {"H": HEADS, "K": WIDTH, "J": WIDTH, "L": LONGEST, "M": LONGEST, "D": HEADS * WIDTH}
+    sizes = {"H": HEADS, "K": WIDTH, "L": LONGEST, "M": LONGEST, "D": HEADS * WIDTH}
     out = {
         "q": rng.normal(size=(BATCH, ROWS, HEADS, WIDTH)),
         "k": rng.normal(size=(BATCH, COLS, case.groups, WIDTH)),
@@ -245,7 +245,7 @@ def _score(case: Case, held: dict[str, np.ndarray]):
 
 
 def _row(name: str):
-    norm = NORMALIZERS[name]
+    norm = read(name, NORMALIZERS, "normalizer")
 
     def normalize(logits):
         whole = norm.row if norm.each is None else norm.each

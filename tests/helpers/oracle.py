@@ -81,6 +81,35 @@ def softmax(logits, extra=0.0):
     return [e / (sum(exps) + extra) for e in exps]
 
 
+def threshold(weights_at, low, high):
+    """The number at which weights that fall with it sum to 1, by bisection."""
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(weights_at(middle)) > 1 else (low, middle)
+    return weights_at(low)
+
+
+def entmax(logits, alpha):
+    """max((α − 1) s − τ, 0)^(1 / (α − 1)), with the τ at which they sum to 1.  Peters et al. 2019,
+    eq. 10."""
+    if not logits:
+        return []
+    scaled = [(alpha - 1) * x for x in logits]
+    weights_at = lambda tau: [max(x - tau, 0.0) ** (1 / (alpha - 1)) for x in scaled]
+    return threshold(weights_at, max(scaled) - 1, max(scaled))
+
+
+def relu_sum(logits):
+    positive = [max(x, 0.0) for x in logits]
+    return [x / sum(positive) if sum(positive) else 0.0 for x in positive]
+
+
+def topk(logits, k=8):
+    least = sorted(logits)[-k:][:1]
+    kept = [math.exp(x) if x >= least[0] else 0.0 for x in logits]
+    return [x / sum(kept) for x in kept]
+
+
 # From the visible logits of a row to its weights.
 NORMALIZERS = {
     "softmax": softmax,
@@ -88,6 +117,10 @@ NORMALIZERS = {
     "sigmoid": lambda logits: [1 / (1 + math.exp(-x)) for x in logits],
     "relu": lambda logits: [max(x, 0.0) for x in logits],
     "none": lambda logits: logits,
+    "sparsemax": lambda logits: entmax(logits, 2),
+    "entmax15": lambda logits: entmax(logits, 1.5),
+    "relu_sum": relu_sum,
+    "topk": topk,
     "hard": lambda logits: [float(n == int(np.argmax(logits))) for n in range(len(logits))],
 }
 

@@ -103,10 +103,8 @@ def test_arrays(args, message):
             {"implementation": "fused", "score": "distance"},
             "cannot do scores other than dot and scaled_dot",
         ),
-        (
-            {"implementation": "blockwise", "normalizer": Normalizer(row=jax.nn.softmax)},
-            "'blockwise' cannot do a normalizer of whole rows; 'reference' can",
-        ),
+        ({"normalizer": "topk(k=0)"}, "topk: k=0 must be at least 1"),
+        ({"normalizer": "topk(n=3)"}, "normalizer 'topk' has no option 'n'; known: k"),
         ({"implementation": "fused", "offset_B": jnp.array([1, 2])}, "cannot do a cache"),
         (
             {
@@ -120,6 +118,12 @@ def test_arrays(args, message):
 def test_options(options, message):
     with pytest.raises(UserError, match=message):
         attend(Q, K, V, **options)
+
+
+@pytest.mark.parametrize("kinds", [{}, {"each": jax.nn.relu, "row": jax.nn.softmax}, {"row": 3}])
+def test_a_normalizer_is_of_one_kind(kinds):
+    with pytest.raises(UserError, match="a Normalizer has one function: total= .* each= .* row="):
+        Normalizer(**kinds)
 
 
 def test_a_traced_value_in_a_closure():

@@ -17,9 +17,10 @@ SCORES = {
 }
 
 
-def compiled(length, score, implementation, backward, mask):
+def compiled(length, score, implementation, backward, mask, normalizer="softmax"):
     def run(q, k, v, score):
-        return jnp.sum(attend(q, k, v, score=score, mask=mask, implementation=implementation))
+        options = {"mask": mask, "normalizer": normalizer, "implementation": implementation}
+        return jnp.sum(attend(q, k, v, score=score, **options))
 
     fn = jax.grad(run, (0, 1, 2, 3)) if backward else run
     shape = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), jnp.float32)
@@ -38,6 +39,14 @@ def test_memory(score, backward):
     assert long < 8 * short
     short, long = (memory(n, score, "reference", backward, masks.causal()) for n in (2048, 16384))
     assert long > 60 * short
+
+
+@pytest.mark.parametrize("normalizer", ["entmax15", "topk"])
+def test_memory_of_whole_rows(normalizer):
+    """Some rows at a time, forwards and backwards: what `auto` picks when they are many."""
+    args = "scaled_dot", "auto", True, masks.causal(), normalizer
+    short, long = (memory(n, *args) for n in (2048, 16384))
+    assert long < 8 * short
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ class AttentionBench(Spec):
     scores: tuple[Named, ...] = choice(lambda: SCORES, ("scaled_dot", "additive"))
     implementations: tuple[Named, ...] = choice(lambda: IMPLEMENTATIONS, ("reference", "blockwise"))
     mask: Named = call(lambda: MASKS, "causal")
-    normalizer: Named = choice(lambda: NORMALIZERS, "softmax")
+    normalizer: Named = call(lambda: NORMALIZERS, "softmax")
     batch: int = size(1)
     heads: int = size(4)
     kv_heads: int = size(4)
@@ -199,7 +199,7 @@ def _inputs(spec: AttentionBench, length: int) -> list[Array]:
 
 def _parameters(spec: AttentionBench, score: Named, length: int) -> dict[str, Array]:
     width = spec.head_width
-    sizes = {"H": spec.heads, "K": width, "J": width, "L": length, "M": length}
+    sizes = {"H": spec.heads, "K": width, "L": length, "M": length}
     entry = score.entry
     return {
         name: init(jax.random.key(0), shape_of(name, sizes | dict(entry.sizes)), spec.dtype)

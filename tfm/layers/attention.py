@@ -1,6 +1,7 @@
 """Multi-head attention: projections around `tfm.ops.attend`."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,15 +12,15 @@ from jax.tree_util import Partial
 
 from tfm.layers import params
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import DenseGeneral, Dims
 from tfm.layers.init import scaled
 from tfm.names import UserError
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import Position
-from tfm.ops.scores import SCORES, Score
+from tfm.ops.scores import SCORES
 from tfm.ops.shapes import check
-from tfm.spec import Named, Spec, SpecError, choice, field, size
+from tfm.spec import Named, Spec, SpecError, call, choice, field, size
 
 PROJECTIONS = {name: name for name in ("query", "key", "value", "out")}
 
@@ -33,7 +34,7 @@ class AttentionSpec(Spec):
     value_width: int | None = size(None)  # None: as head_width
     kv_heads: int | None = size(None)  # fewer than heads: grouped queries (Ainslie et al. 2023)
     score: Named = choice(lambda: SCORES, "scaled_dot", none=True)
-    normalizer: Named = choice(lambda: NORMALIZERS, "softmax")
+    normalizer: Named = call(lambda: NORMALIZERS, "softmax")
     cap: float | None = field(None, above=0)  # of the logits
     projections: tuple[Named, ...] = choice(lambda: PROJECTIONS, tuple(PROJECTIONS))
     qkv_bias: bool = False
@@ -93,7 +94,8 @@ class MultiHeadAttention(nn.Module):
 
     As a mixer it is self-attention. `keys_values` and `attend` are its two halves: keys and values
     are made once, and queries may come from elsewhere. The parameters of the score and of the
-    position scheme are created here, in the shapes that their names ask for.
+    position scheme are created here, in the shapes that their names ask for. They are given in
+    float32: a function casts what it multiplies, after it has looked it up.
     """
 
     spec: AttentionSpec
@@ -106,13 +108,13 @@ class MultiHeadAttention(nn.Module):
         if self.position.table is not None:
             raise UserError("this position scheme joins the embeddings: give it to PositionTable")
 
-        def project(name: str, heads: int, features: int) -> nn.DenseGeneral | None:
+        def project(name: str, heads: int, features: int) -> DenseGeneral | None:
             if name not in spec.projections:
                 return None
             init = dims.kernel_init
             if name == "query" and dims.init.small_query:
                 init = scaled(init, width**-0.5)
-            return nn.DenseGeneral(
+            return DenseGeneral(
                 (heads, features), use_bias=spec.qkv_bias, kernel_init=init, dtype=dims.dtype
             )
 
@@ -122,16 +124,16 @@ class MultiHeadAttention(nn.Module):
         if spec.qk_norm:
             self.query_norm, self.key_norm = (nn.RMSNorm(dtype=dims.dtype) for _ in range(2))
         if "out" in spec.projections:
-            self.out = nn.DenseGeneral(
+            self.out = DenseGeneral(
                 dims.width,
                 axis=(-2, -1),
                 use_bias=spec.out_bias,
                 kernel_init=dims.residual_init,
                 dtype=dims.dtype,
             )
-        self.score_params = self._create("score", spec.score.entry)
-        own = {} if self.share_position else self._create("position", self.position)
-        self.position_params = own
+        create = functools.partial(params.create, self, sizes=self.sizes)
+        self.score_params = create("score", spec.score.entry)
+        self.position_params = {} if self.share_position else create("position", self.position)
 
     @property
     def key_width(self) -> int:
@@ -140,20 +142,14 @@ class MultiHeadAttention(nn.Module):
     @property
     def sizes(self) -> dict[str, int]:
         """Of what the parameters of a score or a position scheme may ask for."""
-        sizes = {"H": self.spec.heads, "K": self.key_width, "J": self.key_width}
+        sizes = {"H": self.spec.heads, "K": self.key_width}
         if self.dims.max_length is not None:
             sizes |= {"L": self.dims.max_length, "M": self.dims.max_length}
         return sizes
 
-    def _create(self, prefix: str, entry: Score | Position) -> dict[str, Array]:
-        created = params.create(self, prefix, entry, self.sizes)
-        return {name: value.astype(self.dims.dtype) for name, value in created.items()}
-
     def _position_params(self, shared: Mapping[str, Array] | None) -> Mapping[str, Array]:
         """This layer's own, or those that all layers share."""
-        shared = {} if shared is None or not self.share_position else shared
-        cast = {name: value.astype(self.dims.dtype) for name, value in shared.items()}
-        return {**self.position_params, **cast}
+        return self.position_params if shared is None or not self.share_position else shared
 
     def __call__(
         self, x_BTD: Array, context: Context, cache: Cache = None

@@ -7,7 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import Conv, Dims
 from tfm.ops.dropout import Dropouts, drop
 
 
@@ -32,7 +32,7 @@ class ConvolutionBlock(nn.Module):
     ) -> tuple[Array, Array | None]:
         """What is left of x, T / pool long, and of `valid_BT`. In training the batch's own
         statistics are used, and noted in `batch_stats` for later."""
-        x_BTF = nn.Conv(
+        x_BTF = Conv(
             self.channels,
             (self.window,),
             use_bias=not self.batch_norm,  # which has its own
@@ -87,7 +87,7 @@ class ConvolutionMixer(nn.Module):
             x_BTD = jnp.pad(x_BTD, [(0, 0), (before, after), (0, 0)])
         else:
             x_BTD = jnp.concatenate([cache, x_BTD], 1)
-        convolution = nn.Conv(
+        convolution = Conv(
             self.dims.width,
             (self.window,),
             padding="VALID",

@@ -91,11 +91,10 @@ class TokenEmbedding(nn.Module):
     scale: bool = False  # by √width.  Vaswani et al. 2017, §3.4
 
     def setup(self) -> None:
+        # Looked up in float32 and cast then: the other way round, the gradients of a token's vector
+        # would be summed in half precision, and many small ones would be lost.
         embed = functools.partial(
-            nn.Embed,
-            features=self.dims.width,
-            dtype=self.dims.dtype,
-            embedding_init=self.dims.init.embedding.entry,
+            nn.Embed, features=self.dims.width, embedding_init=self.dims.init.embedding.entry
         )
         self.token = embed(self.vocab)
         if self.types:
@@ -106,7 +105,7 @@ class TokenEmbedding(nn.Module):
         check("tokens_BT", tokens_BT, sizes)
         if not jnp.issubdtype(tokens_BT.dtype, jnp.integer):
             raise UserError(f"tokens_BT must be whole numbers, not {tokens_BT.dtype}")
-        x_BTD = self.token(tokens_BT)
+        x_BTD = self.token(tokens_BT).astype(self.dims.dtype)
         if self.scale:
             x_BTD = x_BTD * jnp.asarray(self.dims.width**0.5, x_BTD.dtype)
         if not self.types:
@@ -116,7 +115,7 @@ class TokenEmbedding(nn.Module):
         if types_BT is None:
             types_BT = jnp.zeros_like(tokens_BT)
         check("types_BT", types_BT, sizes)
-        return x_BTD + self.type(types_BT)
+        return x_BTD + self.type(types_BT).astype(self.dims.dtype)
 
     def logits(self, x_BTD: Array) -> Array:
         table_VD = self.token.embedding.astype(x_BTD.dtype)

@@ -6,7 +6,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import DenseGeneral, Dims
 from tfm.names import UserError
 
 CHUNK = 64  # tokens between two updates of the state
@@ -26,7 +26,7 @@ class LinearAttention(nn.Module):
         dims, heads, width = self.dims, self.heads, self._head_width()
 
         def project(name: str) -> Array:
-            dense = nn.DenseGeneral(
+            dense = DenseGeneral(
                 (heads, width),
                 use_bias=False,
                 kernel_init=dims.kernel_init,
@@ -45,7 +45,7 @@ class LinearAttention(nn.Module):
         else:
             state = _added(state, k_BTHK, v_BTHE)
             out_BTHE = _read(q_BTHK, state)
-        out = nn.DenseGeneral(
+        out = DenseGeneral(
             dims.width,
             axis=(-2, -1),
             use_bias=False,

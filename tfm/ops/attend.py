@@ -3,7 +3,8 @@
 Every score, bias, mask and normaliser runs under every implementation that can do it:
 
 - `reference` holds the whole matrix of weights, and can return it;
-- `blockwise` holds one tile at a time, so memory grows with length and not with its square;
+- `blockwise` holds one tile at a time, so memory grows with length and not with its square; of a
+  normalizer that needs whole rows, it holds some whole rows at a time, with the same effect;
 - `fused` is the platform's own kernel;
 - `auto` takes the kernel on GPU and TPU where it can do the combination, else `reference` for what
   fits into one tile and `blockwise` for what does not.
@@ -20,7 +21,7 @@ from jax import numpy as jnp
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
-from tfm.names import UserError, pick
+from tfm.names import UserError, pick, read
 from tfm.ops.blockwise import blockwise, cut_plane
 from tfm.ops.dropout import Dropout, pair_bits
 from tfm.ops.functions import as_partial, check_call
@@ -28,14 +29,15 @@ from tfm.ops.fused import fused, why_not
 from tfm.ops.masks import Mask, a_mask, everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.reference import reference
+from tfm.ops.rowwise import rowwise
 from tfm.ops.scores import SCORES, Score
-from tfm.ops.shapes import AXES, check, check_number, check_positions, suffix
+from tfm.ops.shapes import AXES, check, check_number, check_positions, doubled, suffix
 from tfm.ops.tiles import Logits, Plane
 
 IMPLEMENTATIONS = {
     "auto": "the best of the others for the platform, the lengths and the combination",
     "reference": "the whole matrix at once",
-    "blockwise": "one tile at a time",
+    "blockwise": "one tile at a time; some whole rows, where the normalizer needs them",
     "fused": "the platform's own kernel",
 }
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -94,17 +96,12 @@ def attend(
     )
     plane.mask.check(dict(sizes))
     norm = _normalizer(normalizer)
-    if norm.row is not None and implementation not in ("auto", "reference"):
-        raise UserError(
-            f"implementation={implementation!r} cannot do a normalizer of whole rows; "
-            "'reference' can, and 'auto' picks it"
-        )
     args = q_BTHK, k_BSGK, v_BSGE, logits, plane
     if return_weights:
         return reference(*args, norm)
     grid = None
     if implementation != "reference":
-        grid = cut_plane(q_BTHK, k_BSGK, logits, plain, edge)
+        grid = cut_plane(q_BTHK, k_BSGK, logits, plain, edge, norm.row is not None)
     chosen = {p: choose(implementation, p, *args, norm, grid) for p in PLATFORMS}
     fused_cap = None if cap is None or "fused" not in chosen.values() else float(np.asarray(cap))
     return _run(*args, norm, grid, tuple(chosen.items()), fused_cap)
@@ -114,8 +111,6 @@ def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm
     """The implementation to use on `platform`."""
     if implementation in ("reference", "blockwise"):
         return implementation
-    if norm.row is not None:
-        return "reference"
     here = platform == _platform()
     cannot = why_not(platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
     if implementation == "fused" and here and cannot:
@@ -141,7 +136,8 @@ def _run(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid, chosen, fused_cap):
             case "reference":
                 return lambda q, k, v, logits, plane: reference(q, k, v, logits, plane, norm)[0]
             case "blockwise":
-                return lambda *args: blockwise(*args, norm, grid)
+                by_parts: Any = blockwise if norm.row is None else rowwise
+                return lambda *args: by_parts(*args, norm, grid)
         return functools.partial(fused, platform, fused_cap)
 
     args = q_BTHK, k_BSGK, v_BSGE, logits, plane
@@ -170,7 +166,7 @@ def _sizes(q_BTHK: Array, k_BSGK: Array, v_BSGE: Array) -> dict[str, int]:
         raise UserError(
             f"k_BSGK has {sizes['G']} heads, which do not divide the {sizes['H']} of q_BTHK"
         )
-    return sizes | {"J": sizes["K"]}
+    return doubled(sizes)
 
 
 def _positions(name: str, pos: Array | None, sizes: dict[str, int]) -> Array:
@@ -181,7 +177,7 @@ def _positions(name: str, pos: Array | None, sizes: dict[str, int]) -> Array:
 
 def _normalizer(normalizer: str | Normalizer) -> Normalizer:
     if isinstance(normalizer, str):
-        return pick(NORMALIZERS, normalizer, "normalizer")
+        return read(normalizer, NORMALIZERS, "normalizer")
     if not isinstance(normalizer, Normalizer):
         raise UserError(f"normalizer must be a name or a Normalizer, not {normalizer!r}")
     return normalizer

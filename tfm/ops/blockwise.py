@@ -36,16 +36,24 @@ class Grid(NamedTuple):
 
 
 def cut_plane(
-    q_BTHK: Array, k_BSGK: Array, logits: Logits, plain: bool, edge: int | None = None
+    q_BTHK: Array,
+    k_BSGK: Array,
+    logits: Logits,
+    plain: bool,
+    edge: int | None = None,
+    whole_rows: bool = False,
 ) -> Grid:
-    """Square tiles: of `edge`, or of the largest power of two that keeps a tile cached."""
+    """Square tiles: of `edge`, or of the largest power of two that keeps a tile cached. Or
+    `whole_rows`, as many as one such tile holds."""
     rows, cols = q_BTHK.shape[1], k_BSGK.shape[1]
     if edge is None:
         edge = LARGEST_EDGE
         numbers = numbers_per_pair(q_BTHK, k_BSGK, logits)
-        while edge > SMALLEST_EDGE and numbers * edge * edge > TILE_ELEMENTS:
+        while edge > SMALLEST_EDGE and (
+            numbers * edge * (max(edge, cols) if whole_rows else edge) > TILE_ELEMENTS
+        ):
             edge //= 2
-    return Grid(rows, cols, min(edge, rows), min(edge, cols), plain)
+    return Grid(rows, cols, min(edge, rows), cols if whole_rows else min(edge, cols), plain)
 
 
 def numbers_per_pair(q_BTHK: Array, k_BSGK: Array, logits: Logits) -> int:
@@ -114,8 +122,8 @@ def blockwise(
 
 def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
     by_row, _ = visits(grid, plane)
-    q_tiles = _cut(q_BTHK, grid.row_edge)
-    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
+    q_tiles = cut(q_BTHK, grid.row_edge)
+    k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
 
     def row(_, x):
         i, q, which, count = x
@@ -152,15 +160,15 @@ def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
 
     xs = jnp.arange(len(q_tiles)), q_tiles, *map(jnp.asarray, by_row)
     _, (out_tiles, lse_tiles) = lax.scan(row, None, xs)
-    out = _uncut(out_tiles, grid.rows).astype(v_BSGE.dtype)
+    out = uncut(out_tiles, grid.rows).astype(v_BSGE.dtype)
     return out, (q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles)
 
 
 def _backward(norm, grid, saved, d_out):
     q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles = saved
     _, by_col = visits(grid, plane)
-    q_tiles, d_out_tiles = _cut(q_BTHK, grid.row_edge), _cut(d_out, grid.row_edge).astype(F32)
-    k_tiles, v_tiles = (_cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
+    q_tiles, d_out_tiles = cut(q_BTHK, grid.row_edge), cut(d_out, grid.row_edge).astype(F32)
+    k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
     if norm.each is None:
         # Σ weight · d_weight over a whole row: all that one tile must know of the others.
         delta = jnp.einsum("NBTHK,NBTHK->NBHT", d_out_tiles, out_tiles)
@@ -205,7 +213,7 @@ def _backward(norm, grid, saved, d_out):
     xs = jnp.arange(len(k_tiles)), k_tiles, v_tiles, *map(jnp.asarray, by_col)
     (d_q_tiles, d_logits), (d_k_tiles, d_v_tiles) = lax.scan(col, _zeros((q_tiles, logits)), xs)
     d_q, d_k, d_v = (
-        _uncut(tiles, x.shape[1]).astype(x.dtype)
+        uncut(tiles, x.shape[1]).astype(x.dtype)
         for tiles, x in ((d_q_tiles, q_BTHK), (d_k_tiles, k_BSGK), (d_v_tiles, v_BSGE))
     )
     d_logits = jax.tree.map(lambda d, x: d.astype(x.dtype), d_logits, logits)
@@ -234,7 +242,7 @@ def _drop(weights_BHTS: Array, plane: Plane, at: At) -> Array:
     return weights_BHTS * drop.keep(plane.dropped, at.q_index_T, at.k_index_S)
 
 
-def _cut(x_BTHK: Array, edge: int) -> Array:
+def cut(x_BTHK: Array, edge: int) -> Array:
     """Into tiles of `edge` rows: NBTHK. The last one is filled up with copies of the last row, at
     which any score that is defined on the rest is defined too."""
     batch, rows, *rest = x_BTHK.shape
@@ -244,7 +252,7 @@ def _cut(x_BTHK: Array, edge: int) -> Array:
     return x_BTHK.reshape(batch, -1, edge, *rest).swapaxes(0, 1)
 
 
-def _uncut(x_NBTHK: Array, rows: int) -> Array:
+def uncut(x_NBTHK: Array, rows: int) -> Array:
     _, batch, _, *rest = x_NBTHK.shape
     return x_NBTHK.swapaxes(0, 1).reshape(batch, -1, *rest)[:, :rows]
 

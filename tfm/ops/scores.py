@@ -2,8 +2,9 @@
 
 A score turns a tile of queries and a tile of keys into numbers, one for each head and pair. It may
 have parameters, whose names end in their shape, and may ask for the positions of its rows and
-columns (`q_pos_BT`, `k_pos_BS`). A new score is a function here, or in your own config file, and a
-line in `SCORES`.
+columns (`q_pos_BT`, `k_pos_BS`). A pair's number must not depend on which other pairs stand in the
+tile. Parameters come in float32; a score casts what it multiplies with vectors of half precision.
+A new score is a function here, or in your own config file, and a line in `SCORES`.
 """
 
 import dataclasses
@@ -42,12 +43,13 @@ def scaled_dot(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
 def additive(q_BTHK: Array, k_BSHK: Array, *, w_HK: Array, **at) -> Array:
     """w · tanh(q + k).  Bahdanau et al. 2015, A.1.2."""
     hidden_BTSHK = jnp.tanh(q_BTHK[:, :, None] + k_BSHK[:, None])
+    w_HK = w_HK.astype(q_BTHK.dtype)
     return jnp.einsum("BTSHK,HK->BHTS", hidden_BTSHK, w_HK, preferred_element_type=wide(q_BTHK))
 
 
 def bilinear(q_BTHK: Array, k_BSHJ: Array, *, w_HKJ: Array, **at) -> Array:
     """qᵀ W k.  Luong et al. 2015, §3.1, "general"."""
-    return dot(jnp.einsum("BTHK,HKJ->BTHJ", q_BTHK, w_HKJ), k_BSHJ)
+    return dot(jnp.einsum("BTHK,HKJ->BTHJ", q_BTHK, w_HKJ.astype(q_BTHK.dtype)), k_BSHJ)
 
 
 def cosine(q_BTHK: Array, k_BSHK: Array, *, log_scale_H: Array, **at) -> Array:
@@ -65,8 +67,8 @@ def distance(q_BTHK: Array, k_BSHK: Array, **at) -> Array:
 
 def linear(q_BTHK: Array, k_BSHK: Array, *, w_HKM: Array, k_pos_BS: Array, **at) -> Array:
     """(q W)_s: the query alone says where to look.  Luong et al. 2015, §3.1, "location"."""
-    w_MHK = jnp.moveaxis(w_HKM, -1, 0).astype(q_BTHK.dtype)
-    w_BSHK = jnp.take(w_MHK, k_pos_BS, axis=0, mode="fill", fill_value=NAN)
+    w_MHK = jnp.moveaxis(w_HKM, -1, 0)
+    w_BSHK = jnp.take(w_MHK, k_pos_BS, axis=0, mode="fill", fill_value=NAN).astype(q_BTHK.dtype)
     return dot(q_BTHK, jnp.broadcast_to(w_BSHK, (q_BTHK.shape[0], *w_BSHK.shape[1:])))
 
 

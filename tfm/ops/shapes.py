@@ -19,23 +19,31 @@ AXES = {
     "G": "key/value heads",
     "K": "head width",
     "J": "head width",
+    "X": "heads",
     "E": "value width",
     "L": "maximum query length",
     "M": "maximum key length",
 }
+SECOND = {"J": "K", "X": "H"}  # a second axis of the same size: w_HKJ, w_HX
 
 
 def suffix(name: str) -> str:
     return name.rpartition("_")[2]
 
 
+def doubled(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes, with those of the letters for a second axis."""
+    return {**{two: sizes[one] for two, one in SECOND.items() if one in sizes}, **sizes}
+
+
 def shape_of(name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """What a parameter's name asks for: `shape_of("w_HK", {"H": 8, "K": 64})` is (8, 64)."""
-    axes = suffix(name)
+    axes, sizes = suffix(name), doubled(sizes)
     twice = sorted({axis for axis in axes if axes.count(axis) > 1})
     unknown = sorted(set(axes) - set(sizes))
     if twice or unknown:
-        wrong = [f"axis {axis} stands twice" for axis in twice]
+        names = {one: f" (a second axis of {AXES[one]} is {two})" for two, one in SECOND.items()}
+        wrong = [f"axis {axis} stands twice{names.get(axis, '')}" for axis in twice]
         wrong += [f"{axis} ({AXES.get(axis, 'no axis of ours')}) has no size" for axis in unknown]
         known = ", ".join(f"{axis} = {size}" for axis, size in sizes.items())
         raise UserError(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfm import config as configs
+from tfm.check.entries import check_entries
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError, suggest
 from tfm.run.spec import RunSpec, open_data
@@ -164,6 +165,7 @@ class _Base:
         for name, entry in entries.items():
             if entry.file not in self.sources:
                 raise UserError(f"{name} comes from {entry.file}, not from this point's config")
+        check_entries(run)
         files = tuple(sorted({entry.file for entry in entries.values()}))
         return _Opened(run.model, [dataset.fingerprint for dataset in data.values()], files)
 

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm import arguments
 from tfm import config as configs
+from tfm.check.entries import check_entries
 from tfm.names import UserError
 from tfm.run import spec
 from tfm.runtime import cache_compilations, check_compiler
@@ -68,6 +69,7 @@ def main(argv: Sequence[str]) -> None:
     run = spec.read(configs.from_command_line(given.config, spec.RunSpec, trust=trust))
     cache_compilations()
     check_compiler()
+    check_entries(run)
     with Bar(run, "quiet" in given.flags) as bar:
         try:
             summary = loop.train(run, workdir, bar)

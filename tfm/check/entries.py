@@ -1,0 +1,134 @@
+"""The entries of a user's file are checked before they are run: once for each source.
+
+A score that looks along the row of keys would leak through the mask and change with the length of
+the sequence; a mixer that sees later tokens would win every table. None of that shows in a loss.
+"""
+
+import contextlib
+import functools
+import hashlib
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+
+import tfm
+from tfm.check import attention, layers
+from tfm.check.attention import Attention
+from tfm.check.layers import Layer, block
+from tfm.check.results import TOLERANCE, Result
+from tfm.config import TABLES, user_code, user_entries
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
+from tfm.layers.mixers import Mixer
+from tfm.layers.norm import NormSpec
+from tfm.names import UserError
+from tfm.runtime import cache_folder
+from tfm.spec import Named, Spec, named
+
+_passed: set[str] = set()  # in this process
+MAY_SEE = {
+    "SCORES": "a score may see one query, one key and their positions, never the rest of the row: "
+    "what looks along the row is Normalizer(row=…)",
+    "NORMALIZERS": "each= may see one logit, total= the log-sum-exp of a row, row= the visible "
+    "logits of a row",
+    "MASKS": "a mask may see the positions of a query and of a key; hides() and shows() must agree "
+    "with visible()",
+    "POSITIONS": "a bias may see a pair of positions, a rotation one vector and its position, a "
+    "table the positions; one that depends on later tokens declares causal=False",
+    "JOINS": "a join may see one token's vector and the vector of its position",
+    "NORMS": "a norm may see one token and those before it, or else declares causal=False",
+    "MIXERS": "a mixer may see what context.mask and dims.causal show; what it cannot do it "
+    "declares: causal=False, padding=False, cacheable=False",
+    "FEEDFORWARDS": "a feed-forward may see one token",
+}
+
+
+def _attention(field: str, text: Named) -> Iterator[Result]:
+    return attention.checks(Attention(**{field: text.entry}))
+
+
+def _position(text: Named) -> Iterator[Result]:
+    causal = text.entry.causal
+    if text.entry.table is None:
+        return _attention("position", text)
+    return layers.checks(Layer(block(position=PositionSpec(scheme=text)), causal, causal))
+
+
+def _join(text: Named) -> Iterator[Result]:
+    position = PositionSpec(scheme=Named("sinusoidal"), join=text)
+    return layers.checks(Layer(block(position=position)))
+
+
+def _norm(text: Named) -> Iterator[Result]:
+    return layers.checks(Layer(block(norm=NormSpec(kind=text)), text.entry.causal))
+
+
+def _feedforward(text: Named) -> Iterator[Result]:
+    return layers.checks(Layer(block(feedforward=FeedForwardSpec(width=8, kind=text))))
+
+
+def _mixer(text: Named) -> Iterator[Result]:
+    mixer: Mixer = text.entry
+    cacheable = mixer.causal and mixer.cacheable
+    return layers.checks(Layer(block(mixer=text), mixer.causal, mixer.padding, cacheable))
+
+
+CHECKS: dict[str, Callable[[Named], Iterator[Result]]] = {
+    "SCORES": functools.partial(_attention, "score"),
+    "MASKS": functools.partial(_attention, "mask"),
+    "NORMALIZERS": functools.partial(_attention, "normalizer"),
+    "POSITIONS": _position,
+    "JOINS": _join,
+    "NORMS": _norm,
+    "MIXERS": _mixer,
+    "FEEDFORWARDS": _feedforward,
+}
+
+
+def results(table: str, text: Named) -> Iterator[Result]:
+    """Every check of an entry, as a config names it, with its options."""
+    with user_code(f"{table}[{str(text)!r}], when it is checked,"):
+        yield from CHECKS[table](text)
+
+
+def check_entries(spec: Spec) -> None:
+    """Raise if an entry of a user's own tables that a spec names fails one of its checks."""
+    entries = user_entries(spec)
+    names = {id(table): name for name, table in TABLES.items()}
+    for table, text in named(spec):
+        name = names.get(id(table), "")
+        own = [entries[f"{name}.{entry}"] for entry in text.names if f"{name}.{entry}" in entries]
+        if own and name in CHECKS:
+            _check(name, text, own[0].file, [entry.digest for entry in own])
+
+
+def _check(table: str, text: Named, file: str, digests: Iterable[str]) -> None:
+    parts = table, str(text), *digests, _code()
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    mark = cache_folder() / "checks" / key
+    if key in _passed or mark.exists():
+        return
+    for found in results(table, text):
+        if not found.passed:
+            raise UserError(f"{file}: {failure(table, text, found)}")
+    _passed.add(key)
+    with contextlib.suppress(OSError):  # it is checked again in the next process
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def failure(table: str, text: str, found: Result) -> str:
+    by = "" if found.difference is None else f" (off by {found.difference:.3g}, not {TOLERANCE:g})"
+    return (
+        f"{table}[{text!r}] fails the check {found.check!r}: {found.says}{by}; {MAY_SEE[table]}. "
+        "`tfm check FILE.py` shows every check"
+    )
+
+
+@functools.cache
+def _code() -> str:
+    """A hash of the library's own code, and of JAX's version."""
+    root = pathlib.Path(tfm.__file__).parent
+    files = [p for part in ("ops", "layers", "models", "check") for p in (root / part).glob("*.py")]
+    content = b"".join(path.read_bytes() for path in sorted(files))
+    return hashlib.sha256(content + metadata.version("jax").encode()).hexdigest()
