@@ -207,6 +207,8 @@ class Folder:
         known = expected or (config or summary or {}).get("id")
         if config is not None and config.get("id") != known:
             raise self._damaged("config.json", f"is of another run ({config.get('id')})")
+        if profile is None and (self.path / "checkpoints").exists() and known is not None:
+            raise self._damaged("profile.json", "is missing")
         if summary is None:
             return None
         for name, tree in {"config.json": config, "profile.json": profile}.items():

@@ -126,6 +126,13 @@ def test_a_finished_run_has_all_its_files(name, folder):
     assert name in reason
 
 
+def test_a_run_that_has_begun_knows_by_which_code(run, folder):
+    for name in ("profile.json", "summary.json"):
+        (folder / name).unlink()
+    with pytest.raises(UserError, match="profile.json is missing; delete the folder"):
+        loop.train(run, str(folder), Silent())
+
+
 def edit_log(folder, change):
     path = folder / "metrics.jsonl"
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))

@@ -90,14 +90,12 @@ def _outputs(config: ConfigJson, tensors: Collection[str]) -> list[str]:
                 "config.json, whichever it is"
             )
         found += kinds
-    needed = [*wanted, *("pooler" for output in found if output in ("pair", "classify"))]
-    holds = {**OUTPUTS, "classify": CLASSIFIER, "tag": CLASSIFIER, "pooler": POOLER}
-    for output in needed:
-        if holds[output] not in tensors:
-            raise UserError(
-                f"the weights hold no {holds[output]}, which architectures="
-                f"{[name] if name else None} needs for its output {output!r}"
-            )
+    needed = {OUTPUTS.get(output, CLASSIFIER): f"architectures=[{name!r}]" for output in wanted}
+    if {"pair", "classify"} & {*found, *wanted}:
+        needed[POOLER] = "the head for sentences"
+    for tensor, what in needed.items():
+        if tensor not in tensors:
+            raise UserError(f"the weights hold no {tensor}, which {what} needs")
     return found
 
 

@@ -48,7 +48,9 @@ def from_huggingface(
         for copy, original in family.copies.items()
         if copy in found and np.array_equal(found[copy], found.get(original, ()))
     }
-    longest = max((axis for tensor in found.values() for axis in tensor.shape), default=0)
+    if not found:
+        raise UserError("the weights hold no tensor of a model")
+    longest = max(axis for tensor in found.values() for axis in (*tensor.shape, 1))
     spec = _spec(family, config, found, longest)
     layers = spec.layers + (getattr(spec, "decoder_layers", None) or 0)
     if layers > len(found):  # before anything of that size is built
