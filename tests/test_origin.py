@@ -10,7 +10,8 @@ import pytest
 
 from tfm import config, origin, record
 from tfm.names import UserError
-from tfm.run.spec import open_data, read
+from tfm.run.spec import RunSpec, open_data, read
+from tfm.spec import replaced
 
 FILE = '''
 """A file."""
@@ -332,3 +333,32 @@ def test_one_process_has_one_module_of_a_name(study, tmp_path):
     with pytest.raises(UserError, match="other.py imports helping .* use them in two processes"):
         config.run_file(tmp_path / "other.py")
     assert sys.modules["helping"].SCALE == 1.0
+
+
+@pytest.mark.parametrize("name", ["mine", "theirs", "another"])
+def test_the_digest_is_that_of_a_process_which_did_nothing_else(name, study, tmp_path):
+    """What was traced before is kept, by JAX and by caches of one's own, and is not read again."""
+    np.save(tmp_path / "w.npy", 2.0)
+    (tmp_path / "helping/__init__.py").write_text("SCALE = 1.0\n")
+    module = "importlib.import_module('help' + 'ing')"
+    study(
+        f"{CACHED}import importlib\ndef another(q, k, **at):\n"
+        f"    return {module}.SCALE * table() * dot(q, k)",
+        f"SCALE = {module}.SCALE * table()",
+    )
+    path = tmp_path / "idea.py"
+    path.write_text(path.read_text().replace("SCORES = {", 'SCORES = {"another": Score(another), '))
+
+    def digest(tree, name, layers):
+        changes = {"model.attention.score": name, "model.layers": layers}
+        run = open_data(read(replaced(RunSpec, tree, changes)))[0]
+        return config.user_entries(run)[f"SCORES.{name}"].digest
+
+    alone = {digest(config.load(str(path)).to_dict(), name, layers) for layers in (1, 2)}
+    assert len(alone) == 1
+    tree = config.load(str(path)).to_dict()
+    for other in ("mine", "theirs", "another"):
+        digest(tree, other, 1)
+        digest(tree, other, 2)
+    assert {digest(tree, name, layers) for layers in (1, 2)} == alone
+    assert ("+" in alone.pop()) == (name != "theirs")

@@ -113,8 +113,13 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
     """Run the copies of users' files that a run's config.json names, if they are trusted."""
     folder = path.parent
     try:
-        named = [(str(name), user_files.inside(folder, place), d) for name, place, d, *_ in entries]
-    except (TypeError, ValueError) as e:
+        named = [
+            (name.split(".", 1), user_files.inside(folder, place), str(digest))
+            for name, place, digest, *_ in entries
+        ]
+        if not all(len(name) == 2 and name[0] in TABLES for name, _, _ in named):
+            raise ValueError("a name must be TABLE.NAME")
+    except (TypeError, ValueError, AttributeError) as e:
         if isinstance(e, UserError):
             raise
         raise UserError(f"{path}: its 'entries' are damaged: {e}") from e
@@ -126,11 +131,12 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
             f"at {', '.join(code[:20])}{', …' * (len(code) > 20)}, and say --trust (in Python, "
             "trust=True)"
         )
-    copy = user_files.read(folder)
+    copy = user_files.read(folder, files)
     ran = {file: _run(pathlib.Path(file), copy)[1] for file in files}
     for name, file, digest in named:
-        if ran[file].digest(*name.split(".", 1)).split("+")[0] != str(digest).split("+")[0]:
-            raise UserError(f"{file}: {name} draws on something else than when the run began")
+        if ran[file].digest(*name).split("+")[0] != digest.split("+")[0]:
+            text = f"{file}: {'.'.join(name)} draws on something else than when the run began"
+            raise UserError(text)
 
 
 @contextlib.contextmanager

@@ -180,8 +180,9 @@ def _follows(seen: Seen, texts: Iterable[str]) -> bool:
     return os.path.isabs(seen.spelled) and not any(seen.spelled in text for text in texts)
 
 
-def read(folder: pathlib.Path) -> Copy:
-    """The copies in a run's folder. What is not as it was when the run began is an error."""
+def read(folder: pathlib.Path, needed: Iterable[str]) -> Copy:
+    """The copies in a run's folder, those that are needed among them. What is not as it was when
+    the run began is an error."""
     where = folder / SOURCE / INDEX
     try:
         index = json.loads(where.read_text())
@@ -193,13 +194,16 @@ def read(folder: pathlib.Path) -> Copy:
             originals[path] = str(original)
             if record.hash_file(path) != digest:
                 raise UserError(f"{path} was edited since the run began")
+        for path in needed:
+            if path not in originals:
+                raise UserError(f"{where} does not name {path}")
         own = {}
         for name, place in modules.items():
             path = inside(folder, f"{SOURCE}/{place}")
             own[str(name)] = Module(path, pathlib.Path(path).read_bytes())
     except OSError as e:
         raise UserError(f"{folder}: the copy of its source cannot be read: {e}") from e
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         if isinstance(e, UserError):
             raise
         raise UserError(f"{where} is damaged: {type(e).__name__}: {e}") from e
@@ -219,17 +223,16 @@ def read(folder: pathlib.Path) -> Copy:
 
 
 def inside(folder: pathlib.Path, place: Any) -> str:
-    """The path of a file that a run's folder names, which must be in that folder."""
-    path = (folder / str(place)).resolve()
-    plain = pathlib.PurePosixPath(str(place))
-    source = (folder / SOURCE).resolve()
-    if (
-        plain.is_absolute()
-        or ".." in plain.parts
-        or not path.is_relative_to(source)
-        or not source.is_relative_to(folder.resolve())
-    ):
+    """The path of a file that a run's folder names, which must be in its folder of copies."""
+    plain, source = pathlib.PurePosixPath(str(place)), (folder / SOURCE).resolve()
+    try:
+        path = (folder / str(place)).resolve()
+        exists = path.is_file()
+    except (OSError, ValueError, RuntimeError) as e:  # no path at all, or a loop of links
+        raise UserError(f"{folder}: its code {str(place)!r} cannot be read: {e}") from e
+    stays = path.is_relative_to(source) and source.is_relative_to(folder.resolve())
+    if plain.is_absolute() or ".." in plain.parts or not stays:
         raise UserError(f"{folder}: its code {str(place)!r} is not in its folder {SOURCE}/")
-    if not path.is_file():
-        raise UserError(f"{folder}: its code {place} is missing")
+    if not exists:
+        raise UserError(f"{folder}: its code {str(place)!r} is missing")
     return str(path)

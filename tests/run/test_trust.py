@@ -185,18 +185,26 @@ def test_runs_without_code_need_no_trust(run, capsys):
     assert tfm.load(str(run)).run.model.attention.score == "scaled_dot"
 
 
-@pytest.mark.parametrize("place", ["../outside.py", "{outside}", "source/link.py", "source/../x.py",
-                                   "source/0", 3, None])  # fmt: skip
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("../outside.py", "{outside}", "source/link.py", "source/../x.py"),
+        *("source/0", "source/loop.py", "a\0b", "x" * 999, 3, None),
+    ],
+)
 def test_code_outside_of_the_folder_is_never_run(place, run, tmp_path):
     outside = tmp_path / "outside.py"
     outside.write_text("raise SystemExit('it was run')")
     (run / "x.py").write_text(outside.read_text())
     (run / "source/link.py").symlink_to(outside)
+    (run / "source/loop.py").symlink_to(run / "source/loop.py")
     tree = json.loads((run / "config.json").read_text())
     tree["entries"][0][1] = place.format(outside=outside) if isinstance(place, str) else place
     (run / "config.json").write_text(json.dumps(tree))
     for trust in (False, True):
-        with pytest.raises(UserError, match="is not in its folder source/|is missing"):
+        with pytest.raises(
+            UserError, match="is not in its folder source/|is missing|cannot be read"
+        ):
             tfm.load(str(run), trust=trust)
 
 
@@ -221,7 +229,13 @@ def test_a_damaged_index_is_named(text, run):
         tfm.load(str(run), trust=True)
 
 
-@pytest.mark.parametrize("entries", [3, "x", [3], [["SCORES.mine"]], {"a": 1}])
+@pytest.mark.parametrize(
+    "entries",
+    [
+        *(3, "x", [3], [["SCORES.mine"]], {"a": 1}),
+        *([[name, "source/index.json", "", ""]] for name in (1, "mine", "TABLE.mine")),
+    ],
+)
 def test_damaged_entries_are_named(entries, run):
     tree = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**tree, "entries": entries}))
