@@ -1,6 +1,7 @@
 """Ideas that break their contract are refused, with the check that they fail; others pass."""
 
 import json
+import pathlib
 import textwrap
 
 import pytest
@@ -174,6 +175,14 @@ def test_what_the_library_has_passes(table):
         named = Named.of(text, read(text, config.TABLES[table], table) if made else entry)
         failed = [result for result in entries.results(table, named) if not result.passed]
         assert not failed, (name, failed)
+
+
+def test_the_repositorys_own_idea_passes(write):
+    """And a table that counts from the end may, if it knows what is padding."""
+    new_score = pathlib.Path(__file__).parents[2] / "configs" / "new_score.py"
+    assert all(result.passed for _, _, result in main.check_file(str(new_score)))
+    unit = Named.of("unit", config.TABLES["POSITIONS"]["unit"]())
+    assert all(result.passed for result in entries.results("POSITIONS", unit))
 
 
 def test_the_verb(write, capsys):

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from jax.nn import initializers
 
 from tests.helpers import oracle
 from tests.helpers.by_hand import init, untouched
@@ -14,7 +15,7 @@ from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import POSITIONS, Position
-from tfm.ops.scores import SCORES
+from tfm.ops.scores import SCORES, Score, scaled_dot
 
 BATCH, ROWS, COLS, WIDTH, HEADS, HEAD_WIDTH = 2, 5, 7, 12, 4, 6
 X = jax.random.normal(jax.random.key(0), (BATCH, ROWS, WIDTH))
@@ -257,3 +258,44 @@ def test_specs_are_hashable_and_comparable():
     spec = layer().spec
     assert hash(spec) == hash(dataclasses.replace(spec))
     assert spec != dataclasses.replace(spec, heads=3)
+
+
+def test_talking_heads(own_tables):
+    """Logits are mixed over heads before the softmax.  Shazeer et al. 2020, §3.1, P_l."""
+
+    def talking(q_BTHK, k_BSHK, *, w_HX, **at):
+        return jnp.einsum("BHTS,HX->BXTS", scaled_dot(q_BTHK, k_BSHK), w_HX)
+
+    SCORES["talking"] = Score(talking, params={"w_HX": initializers.normal(1.0)})
+    module = layer(score="talking")
+    tree = module.init(jax.random.key(3), X, CAUSAL)
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree["params"])
+    assert p["score_w_HX"].shape == (HEADS, HEADS)
+    q, k, v = (np.einsum("btd,dhk->bthk", X, p[n]["kernel"]) for n in ("query", "key", "value"))
+    logits = np.einsum("bthk,bshk->bhts", q, k) / np.sqrt(HEAD_WIDTH)
+    wanted = np.zeros((BATCH, ROWS, HEADS, HEAD_WIDTH))
+    for b, x, t in np.ndindex(BATCH, HEADS, ROWS):
+        mixed = sum(p["score_w_HX"][h, x] * logits[b, h, t, : t + 1] for h in range(HEADS))
+        weights = np.exp(mixed) / np.exp(mixed).sum()
+        wanted[b, t, x] = weights @ v[b, : t + 1, x]
+    wanted = np.einsum("bthk,hkd->btd", wanted, p["out"]["kernel"])
+    np.testing.assert_allclose(apply(module, tree, context=CAUSAL), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            Score(scaled_dot, params={"w_HH": initializers.zeros}),
+            r"axis H stands twice \(a second axis of heads is X\)",
+        ),
+        (
+            Score(scaled_dot, params={"w_HX": initializers.zeros}, sizes={"X": 3}),
+            r"sizes=\{'X': 3\}: the library has X \(heads\)",
+        ),
+    ],
+)
+def test_axes_that_cannot_be(own_tables, entry, message):
+    SCORES["mine"] = entry
+    with pytest.raises(UserError, match=message):
+        layer(score="mine").init(jax.random.key(0), X, EVERYTHING)

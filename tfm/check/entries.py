@@ -48,10 +48,9 @@ def _attention(field: str, text: Named) -> Iterator[Result]:
 
 
 def _position(text: Named) -> Iterator[Result]:
-    causal = text.entry.causal
     if text.entry.table is None:
         return _attention("position", text)
-    return layers.checks(Layer(block(position=PositionSpec(scheme=text)), causal, causal))
+    return layers.checks(Layer(block(position=PositionSpec(scheme=text)), text.entry.causal))
 
 
 def _join(text: Named) -> Iterator[Result]:
