@@ -20,7 +20,10 @@ from tfm.origin import source
 ROOT = pathlib.Path(tfm.__file__).parent
 START = ("tfm.train.loop", "train")
 Symbol = tuple[str, str]  # a module and a name of its top level
-NO_EFFECT = ("tfm.train.board", "tfm.train.identity", "tfm.library_code", "tfm.origin")
+NO_EFFECT = (  # on numbers
+    *("tfm.train.board", "tfm.train.identity", "tfm.library_code"),
+    *("tfm.origin", "tfm.record", "tfm.user_files"),
+)
 Names = Mapping[Symbol, Collection[str]]  # of entries, by the table that they stand in
 
 

@@ -24,6 +24,6 @@ def get_config(model="decoder"):
         "model": MODELS[model],
         "data": {"dataset": "copy(length=4, vocab=8)", "examples": 200, "valid_examples": 50,
                  "batch": 16, "eval_batch": 25, "tests": ("copy(length=6, vocab=8)",)},
-        "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1, "schedule": "cosine(warmup=5)"},
+        "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1, "schedule": "cosine(warmup=2)"},
         "train": {"steps": 40, "log_every": 4, "eval_every": 10, "save_every": 5, "ema": 0.9},
     })  # fmt: skip

@@ -37,7 +37,7 @@ def start(workdir, source, **changes):
     still = {"optimizer.learning_rate": 1e-30, "optimizer.weight_decay": None, "train.ema": None}
     options = {"train.init_from": str(source), "model.norm.kind": "batch", **still, **changes}
     train(workdir, **options)
-    return tfm.load(str(workdir)), json.loads((workdir / "init.json").read_text())
+    return tfm.load(str(workdir), "last"), json.loads((workdir / "init.json").read_text())
 
 
 def test_weights_and_statistics_are_taken(tmp_path, source):
