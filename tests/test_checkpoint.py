@@ -31,6 +31,16 @@ def test_the_best_is_the_lowest_loss_also_after_a_resume(tmp_path):
     assert read.digest("best") != read.digest("last")
 
 
+def test_the_best_is_known_when_orbax_has_lost_its_losses(tmp_path):
+    save(tmp_path, [1.0, 0.5, 2.0], keep=3)
+    losses = tmp_path / "checkpoints" / "2" / "metrics" / "metrics"
+    losses.unlink()
+    assert Checkpoints(tmp_path, read_only=True).best() == 2
+    losses.write_text("")
+    with pytest.raises(UserError, match="delete the checkpoint whose file metrics/metrics is dam"):
+        Checkpoints(tmp_path, read_only=True)
+
+
 def test_a_folder_without_checkpoints_is_named(tmp_path):
     with pytest.raises(UserError, match=f"{tmp_path} has no checkpoint"):
         Checkpoints(tmp_path, read_only=True)

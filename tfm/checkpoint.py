@@ -44,7 +44,13 @@ class Checkpoints:
         )
         if read_only and not self.folder.is_dir():
             raise UserError(f"{folder} has no checkpoint")
-        self.manager = ocp.CheckpointManager(self.folder, options=options)
+        try:
+            self.manager = ocp.CheckpointManager(self.folder, options=options)
+        except ValueError as e:  # not JSON
+            raise UserError(
+                f"the losses in {self.folder} cannot be read ({e}); delete the checkpoint whose "
+                "file metrics/metrics is damaged, and the run goes on from the one before"
+            ) from e
         self.tested = read_only
 
     def save(self, step: int, items: Items, loss: float | None = None, log: int = 0) -> None:
@@ -52,7 +58,8 @@ class Checkpoints:
         of the log so far. The first one is read back at once, while little is lost."""
         known = loss is not None and math.isfinite(loss)
         trees = jax.device_get(dict(items))
-        note = {"log": log, **{name: checksum(tree) for name, tree in trees.items()}}
+        note = {"log": log, "loss": loss if known else None}
+        note |= {name: checksum(tree) for name, tree in trees.items()}
         args = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         composite = ocp.args.Composite(**args, note=ocp.args.JsonSave(note))
         self.manager.save(step, args=composite, metrics={"loss": loss} if known else None)
@@ -123,17 +130,21 @@ class Checkpoints:
         step = (self.best() if which == "best" else None) or self.manager.latest_step()
         if step is None:
             raise UserError(f"{self.folder.parent} has no checkpoint")
-        try:
-            note = self.manager.restore(step, args=ocp.args.Composite(note=ocp.args.JsonRestore()))
-            return f"{step}:{note['note']['variables']}"
-        except Exception as e:
-            raise _damaged(step, e) from e
+        return f"{step}:{self._note(step)['variables']}"
 
     def best(self) -> int | None:
         """The step with the lowest loss, of those that are kept."""
-        losses = {step: self.manager.metrics(step) for step in self.manager.all_steps()}
-        known = {step: m["loss"] for step, m in losses.items() if m}
+        losses = {step: self._note(step)["loss"] for step in self.manager.all_steps()}
+        known = {step: loss for step, loss in losses.items() if loss is not None}
         return min(known, key=lambda step: (known[step], step)) if known else None
+
+    def _note(self, step: int) -> dict[str, Any]:
+        """What was noted of a checkpoint: its loss, and checksums."""
+        try:
+            args = ocp.args.Composite(note=ocp.args.JsonRestore())
+            return {"loss": None, **self.manager.restore(step, args=args)["note"]}
+        except Exception as e:
+            raise _damaged(step, e) from e
 
     def delete(self, step: int) -> None:
         self.manager.delete(step)

@@ -219,7 +219,10 @@ class Folder:
         if summary["status"] == "done" and summary["valid"] is None:
             raise self._damaged("summary.json", "has no result: 'valid' is null")
         if [line["step"] for line in self.read_log()][-1:] != [summary["steps"]]:
-            raise self._damaged(LOG, "has no lines of the last step")
+            raise self._damaged(LOG, f"does not end with step {summary['steps']}")
+        whole = zlib.crc32((self.path / LOG).read_bytes())
+        if (profile or {}).get("log", whole) != whole:
+            raise self._damaged(LOG, "is not as it was when the run ended")
         return summary
 
     def log(self, line: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ def test_a_damaged_file_is_named_and_left(name, kind, run, folder):
         ("summary.json", {"status": "finished"}, "where one of 'diverged', 'done' belongs"),
         ("summary.json", {"status": ["done"]}, "where one of 'diverged', 'done' belongs"),
         ("summary.json", {"steps": True}, "holds True where a int belongs"),
-        ("summary.json", {"steps": 30}, "metrics.jsonl has no lines of the last step"),
+        ("summary.json", {"steps": 30}, "metrics.jsonl does not end with step 30"),
         ("summary.json", {"valid": None}, "has no result: 'valid' is null"),
         ("summary.json", {"valid": {}}, "has no 'loss'"),
         ("summary.json", {"valid": {"loss": "low"}}, "holds 'low' where a int belongs"),
@@ -151,6 +151,14 @@ LOGS = {  # what happens to the lines of a log → the checkpoint that still fit
     "cut off": (lambda lines: lines[:2], 5),
     "longer": (lambda lines: [*lines, lines[-1][:30]], 20),
 }
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_the_log_of_a_finished_run_is_as_it_was_at_its_end(kind, folder):
+    edit_log(folder, LOGS[kind][0])
+    found, reason = status(folder)
+    assert found == "damaged"
+    assert f"{folder / 'metrics.jsonl'} " in reason
 
 
 @pytest.mark.parametrize("kind", LOGS)

@@ -276,13 +276,19 @@ class _Training:
         }
         if status == "diverged":
             summary["diverged_at"] = int(state.diverged)
+        self.folder.write("profile.json", {**profiles(self.folder), "log": self.folder.logged})
         self.folder.write("summary.json", summary)
         return without_nonfinite(summary)
 
 
+def profiles(folder: Folder) -> dict[str, Any]:
+    """What a folder says of where its run ran; and at its end, a checksum of its log."""
+    return folder.read("profile.json") or {"profiles": []}
+
+
 def _record_profile(run: RunSpec, folder: Folder, watcher: Watcher) -> None:
     """Note where the run runs; if that has changed since it began, say so."""
-    before, now = (folder.read("profile.json") or {"profiles": []})["profiles"], profile(run)
+    before, now = profiles(folder)["profiles"], profile(run)
     if before and now != before[-1]:
         keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
         watcher.message(f"begun under another profile ({keys}): bits may differ from one run")
