@@ -20,7 +20,8 @@ qkv = jax.random.normal(jax.random.key(0), (3, 4, 70, 2, 8))
 way = {{"edge": 16}} if implementation == "blockwise" else {{}}
 
 def loss(q, k, v):
-    return attend(q, k, v, mask=masks.causal(), implementation=implementation, **way)
+    options = {{"mask": masks.causal(), "normalizer": {normalizer!r}, **way}}
+    return attend(q, k, v, implementation=implementation, **options)
 
 def step(q, k, v):
     return jax.grad(lambda *a: jnp.sum(loss(*a) ** 2), (0, 1, 2))(q, k, v)
@@ -37,10 +38,13 @@ print("same")
 """
 
 
-@pytest.mark.parametrize("implementation", ["auto", "reference", "blockwise"])
+@pytest.mark.parametrize(
+    ("implementation", "normalizer"),
+    [*((way, "softmax") for way in ("auto", "reference", "blockwise")), ("blockwise", "sparsemax")],
+)
 @pytest.mark.parametrize("kind", ["Auto", "Explicit", "map"])
-def test_batch_over_two_devices(kind, implementation):
-    program = PROGRAM.format(kind=kind, implementation=implementation)
+def test_batch_over_two_devices(kind, implementation, normalizer):
+    program = PROGRAM.format(kind=kind, implementation=implementation, normalizer=normalizer)
     flags = "--xla_force_host_platform_device_count=2"
     result = subprocess.run(
         [sys.executable, "-c", program],

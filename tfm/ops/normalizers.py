@@ -96,7 +96,7 @@ def _from_greatest(logits_BHTS: Array) -> Array:
 
 
 def _sorted(x: Array) -> Array:
-    return lax.stop_gradient(jnp.sort(x, axis=-1, descending=True))
+    return jnp.sort(lax.stop_gradient(x), axis=-1, descending=True)
 
 
 def _count(x: Array) -> Array:
