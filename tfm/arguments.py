@@ -27,7 +27,7 @@ def split(
     """The parts of a command line. What is unknown, missing or too much is an error."""
     out = Arguments([], {}, set(), [])
     known = [f"--{name}" for name in (*options, *flags, *(["config"] if config else []))]
-    for arg in argv:
+    for arg in joined(argv, options, config):
         name, equals, value = arg.removeprefix("--").partition("=")
         if not arg.startswith("--"):
             out.words.append(arg)
@@ -39,17 +39,33 @@ def split(
             out.flags.add(name)
         elif name in options:
             if not value:
-                raise UserError(f"{arg} gives no value: write --{name}=VALUE, without spaces")
+                raise UserError(f"{arg} gives no value: write --{name}=VALUE")
             if name in out.options:
                 raise UserError(f"--{name} is given more than once")
             out.options[name] = value
         else:
             raise UserError(f"cannot read {arg!r}{suggest(f'--{name}', known)}")
+    configs = [word for word in out.words if ".py" in word or word.endswith("config.json")]
+    if config and len(out.words) > words and configs:
+        raise UserError(f"write --config={configs[0]}")
     if len(out.words) != words:
         given = f": {' '.join(out.words)}" if out.words else ""
         raise UserError(f"{words} {what}(s) wanted, {len(out.words)} given{given}")
     if "" in out.words:
         raise UserError(f"the name of a {what} is empty")
+    return out
+
+
+def joined(argv: Sequence[str], options: Sequence[str], config: bool = True) -> list[str]:
+    """The command line with `--NAME VALUE` as `--NAME=VALUE`."""
+    out: list[str] = []
+    for arg in argv:
+        name = out[-1].removeprefix("--") if out and out[-1].startswith("--") else ""
+        takes = name in options or (config and (name == "config" or name.startswith("config.")))
+        if takes and "=" not in name and not arg.startswith("--"):
+            out[-1] += f"={arg}"
+        else:
+            out.append(arg)
     return out
 
 

@@ -101,6 +101,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except Exception as e:
+        from tfm.config import own_error
+
+        text = None if os.environ.get("TFM_TRACEBACK") else own_error(e)
+        if text is None:
+            raise
+        print(plain(f"tfm: {text} (TFM_TRACEBACK=1 shows all of it)"), file=sys.stderr)
+        return 2
     except BrokenPipeError:  # the reader of our output has stopped, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

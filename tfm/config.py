@@ -30,7 +30,7 @@ from tfm.ops.masks import MASKS, Mask
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.scores import SCORES, Score
-from tfm.record import Module, Seen
+from tfm.record import Module, Seen, is_own
 from tfm.spec import Spec, Tree, named, parse, replaced
 from tfm.user_files import Copy, UserFile
 
@@ -137,6 +137,15 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
         if ran[file].digest(*name).split("+")[0] != digest.split("+")[0]:
             text = f"{file}: {'.'.join(name)} draws on something else than when the run began"
             raise UserError(text)
+
+
+def own_error(error: BaseException) -> str | None:
+    """What went wrong in a user's own file, with its line; None if it was not there."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
+    if not frames:
+        return None
+    last, text = frames[-1], str(error).partition("\n")[0]
+    return f"{last.filename}, line {last.lineno}: {type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
 """The keys of a config, for --help: their values, and what they may be."""
 
 import dataclasses
+import inspect
+import re
 import textwrap
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfm.arguments import joined
 from tfm.config import from_command_line
 from tfm.models.spec import FAMILIES
 from tfm.names import UserError
@@ -18,7 +21,7 @@ MORE = "--config=FILE.py --help lists the keys of its model, and its own values.
 
 def keys_text(argv: Sequence[str], cls: type[Spec], default: Tree | None = None) -> str:
     """The keys of the config that a command line gives, or of the default, for --help."""
-    given = [arg for arg in argv if arg.startswith("--config")]
+    given = [arg for arg in joined(argv, ()) if arg.startswith("--config")]
     tree = from_command_line(given, cls, default or {}, "--trust" in argv)
     rows = list(describe_keys(cls, tree))
     first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
@@ -47,7 +50,27 @@ def describe_keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[tup
             yield from describe_keys(group, below if isinstance(below, Mapping) else {}, f"{key}.")
             continue
         text = "needed" if value is dataclasses.MISSING else _text(value)
-        yield key, text, _allowed(own, hints[own.name])
+        about = _comments(cls).get(own.name)
+        yield key, text, _allowed(own, hints[own.name]) + (f". {about}" if about else "")
+
+
+def _comments(cls: type) -> dict[str, str]:
+    """What the comments beside the fields of a class say, those of its bases included."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        name = ""
+        for line in inspect.getsource(base).splitlines():
+            field = re.match(r"    (\w+): .*?(?:  # (.*))?$", line)
+            more = re.match(r"    # (.*)$", line)
+            if field:
+                name = field[1]
+                if field[2]:
+                    found[name] = field[2]
+            elif more and name in found:  # the comment goes on below
+                found[name] += f" {more[1]}"
+            else:
+                name = ""
+    return {name: text[:1].upper() + text[1:] for name, text in found.items()}
 
 
 def _text(value: Any) -> str:

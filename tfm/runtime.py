@@ -7,6 +7,7 @@ issue 39103) and crashes on arrays of high rank (39257, 40412). It is switched o
 
 import contextlib
 import hashlib
+import math
 import os
 import pathlib
 import secrets
@@ -49,6 +50,25 @@ def check_compiler() -> None:
             f"the compiler of jaxlib {metadata.version('jaxlib')} gives wrong numbers: "
             f"{x_N3[-1, 0]:.0f}² = {found:.0f} with XLA_FLAGS={os.environ.get('XLA_FLAGS', '')!r} "
             f"(jax issue 39103). {CURE}"
+        )
+
+
+def check_memory(shapes: Any) -> None:
+    """Raise if arrays of these shapes cannot be in the memory of this machine. On a GPU or TPU the
+    runtime itself says so."""
+    import jax
+
+    if jax.default_backend() != "cpu":
+        return
+    needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not known on this system
+        return
+    if needed > there:
+        raise UserError(
+            f"the parameters and what the optimiser keeps of them need {needed / 1e9:,.0f} GB, and "
+            f"this machine has {there / 1e9:,.0f} GB: make model.width, layers or vocab smaller"
         )
 
 

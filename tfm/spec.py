@@ -7,6 +7,7 @@ made, wherever it is made, and what a config may say follows from the fields alo
 import ast
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -137,6 +138,8 @@ def _resolve(own: dataclasses.Field, value: Any) -> Any:
 
 
 def _check_range(own: dataclasses.Field, number: float) -> None:
+    if not math.isfinite(number):
+        raise SpecError(own.name, f"{{key}}={number} must be a finite number")
     least, above, below = (own.metadata.get(rule) for rule in ("least", "above", "below"))
     if least is not None and below is not None and not least <= number < below:
         raise SpecError(own.name, f"{{key}}={number} must be in [{least}, {below})")
@@ -228,6 +231,15 @@ def _plain(own: dataclasses.Field, value: Any) -> Any:
     return value
 
 
+def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
+    """A tree by its dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        below = isinstance(value, Mapping) and value
+        out |= flat(value, f"{prefix}{key}.") if below else {prefix + key: value}
+    return out
+
+
 def named(spec: Spec) -> Iterator[tuple[Table, Named]]:
     """Every name in a spec, with the table that it is looked up in."""
     for own in dataclasses.fields(spec):
@@ -308,6 +320,21 @@ def _literal(hint: Any, text: str) -> Any:
         value = text
     if any(typing.get_origin(option) is tuple for option in kinds):
         if isinstance(value, str):
-            return tuple(text.split(","))
+            return tuple(_parts(text))
         return tuple(value) if isinstance(value, tuple | list) else (value,)
     return value
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between commas, but for those within brackets or quotes."""
+    parts, depth, quote = [""], 0, ""
+    for sign in text:
+        if sign == "," and not depth and not quote:
+            parts.append("")
+            continue
+        parts[-1] += sign
+        if quote or sign in "'\"":
+            quote = "" if sign == quote else quote or sign
+        else:
+            depth += (sign in "([{") - (sign in ")]}")
+    return [part.strip() for part in parts if part.strip()]

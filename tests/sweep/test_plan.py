@@ -134,6 +134,14 @@ def test_runs_that_differ_in_numbers_share_a_compilation(expand):
     assert len({job.compiles for job in jobs}) == 2
 
 
+def test_points_that_are_one_run_count_once(expand):
+    """Ablations are written so: each axis names the value of the base as well."""
+    jobs = expand(
+        sweep("[{}, {'optimizer.b1': 0.9}, {'optimizer.b1': 0.5}, {'optimizer.b2': 0.5}]")
+    )
+    assert [job.point for job in jobs] == [{}, {"optimizer.b1": 0.5}, {"optimizer.b2": 0.5}]
+
+
 def test_the_command_line_changes_every_base(expand):
     body = sweep("product({'model.width': [8, 16]}, seeds(1))")
     jobs = expand(body, "--config.train.steps=7")
@@ -164,7 +172,7 @@ def test_the_command_line_changes_every_base(expand):
          "model.vocab=8: the data need at least 99"),
         (sweep("[{'seed.x': 1}]"), "unknown key 'seed.x': 'seed' is a value, not a group"),
         (sweep("[{'config': 'nowhere.py'}]"), "no config nowhere.py"),
-        (sweep("[{'optimizer.b1': 0.9}, {}]"), "two points are the same run"),
+        (sweep("None"), "sweep.. returns nothing: does it end without `return`"),
         ("VARIANT = 'model.width'\n" + sweep("[{'model.width': 8, 'model.layers': 1},"
          " {'model.width': 8, 'model.layers': 2}]"),
          "differ in model.layers: add it to VARIANT or TASK"),

@@ -120,6 +120,12 @@ def _families(entry: Any) -> tuple[str, ...]:
 
 def read(tree: Tree) -> RunSpec:
     """The run that a config describes; every key known, every value of its type."""
+    missing = [key for key in ("objective", "data", "train") if key not in tree]
+    if "model" in tree and len(missing) == 3:
+        raise UserError(
+            "the config is a model without a run: it has no objective, data and train. `tfm "
+            "describe` reads it; configs/tasks holds complete runs"
+        )
     return to_spec(RunSpec, tree)
 
 

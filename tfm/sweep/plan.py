@@ -79,7 +79,8 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
         row = label(point, variant, names) or "base"
         column = label(point, task, names) or job.run.data.dataset.partition("(")[0]
         jobs[i] = dataclasses.replace(job, variant=row, task=column)
-    _check_distinct(study, jobs)
+    jobs = list({job.id: job for job in reversed(jobs)}.values())[::-1]  # the first of equal runs
+    _check_cells(study, jobs)
     if study.baseline is not None:
         rows = dict.fromkeys(job.variant for job in jobs)
         if study.baseline not in rows:
@@ -91,7 +92,10 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
 def _points(study: Study) -> list[Point]:
     with configs.user_code(f"{study.path}: sweep()"):
         try:
-            found = list(study.sweep())
+            found = study.sweep()
+            if found is None:
+                raise UserError("sweep() returns nothing: does it end without `return`?")
+            found = list(found)
         except UserError as e:
             raise UserError(f"{study.path}: {e}") from e
     if not found:
@@ -179,15 +183,10 @@ def _find(study: pathlib.Path, where: str) -> str:
     raise UserError(f"no config {name} in {study.parent} or above it")
 
 
-def _check_distinct(study: Study, jobs: Sequence[Job]) -> None:
-    """Raise if two points are one run, or if one cell of the table would mix different settings."""
-    ids: dict[str, Job] = {}
+def _check_cells(study: Study, jobs: Sequence[Job]) -> None:
+    """Raise if one cell of the table would mix different settings."""
     cells: dict[tuple[str, str], Job] = {}
     for job in jobs:
-        if job.id in ids:
-            one, other = _short(ids[job.id].point), _short(job.point)
-            raise UserError(f"{study.path}: two points are the same run: {one} and {other}")
-        ids[job.id] = job
         first = cells.setdefault((job.variant, job.task), job).point
         keys = [k for k in {**first, **job.point} if first.get(k, ...) != job.point.get(k, ...)]
         if set(keys) - {"seed"}:

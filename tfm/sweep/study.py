@@ -1,7 +1,8 @@
 """A study is a folder with a `study.py`.
 
 Its docstring is the question. `BASE` is a config (`configs/….py:argument`, searched for in the
-study's folder and those above it). `sweep()` gives the points. `VARIANT` and `TASK` may name the
+study's folder and those above it). `sweep()` gives the points; those that are the same run count
+once. `VARIANT` and `TASK` may name the
 keys that make the rows and the columns of the table, `METRIC` the number that is compared, and
 `BASELINE` the variant, as its row is named, that all others are compared with, seed by seed. Like a
 config file, it may define SCORES, MASKS, … of its own.

@@ -53,6 +53,7 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
 
 
 def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
+    from tfm.config import own_error
     from tfm.names import UserError
     from tfm.run import spec
     from tfm.sweep import cost
@@ -77,7 +78,7 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
         return {"kind": "stopped", "error": str(e)}
     except Exception as e:
         _log(traceback.format_exc())
-        text = str(e) if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
+        text = str(e) if isinstance(e, UserError) else own_error(e) or f"{type(e).__name__}: {e}"
         return {"kind": "failed", "error": text, "final": isinstance(e, UserError)}
 
 

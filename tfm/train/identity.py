@@ -1,12 +1,16 @@
 """What decides a result: the settings of a run, the code that runs it, and where it runs."""
 
 import contextlib
+import datetime
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import platform
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -98,6 +102,42 @@ def profile(run: RunSpec) -> dict[str, Any]:
         "processor": _processor(),
         "cores": len(cores()),
     }
+
+
+def profiles(folder: Folder) -> dict[str, Any]:
+    """What a folder says of where its run ran; and at its end, a checksum of its log."""
+    return folder.read("profile.json") or {"profiles": [], "starts": []}
+
+
+def record_profile(run: RunSpec, folder: Folder, tell: Callable[[str], None]) -> None:
+    """Note where and how a run is started; if its profile has changed since it began, say so."""
+    known, now = profiles(folder), profile(run)
+    before = known["profiles"]
+    if before and now != before[-1]:
+        keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
+        tell(f"begun under another profile ({keys}): bits may differ from one run")
+    after = before if before and now == before[-1] else [*before, now]
+    packages = {one.name: one.version for one in metadata.distributions()}
+    start: dict[str, Any] = {
+        "command": sys.argv,
+        "commit": _commit(),
+        "host": platform.node(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    if packages not in [one.get("packages") for one in known["starts"]]:
+        start["packages"] = packages
+    folder.write("profile.json", {**known, "profiles": after, "starts": [*known["starts"], start]})
+
+
+@functools.cache
+def _commit() -> str | None:
+    """The commit that is checked out in the working directory, "+" if files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
 
 
 def cores() -> list[int]:

@@ -8,6 +8,7 @@ part of the state, and lines that a checkpoint does not cover are written again.
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import signal
 import threading
@@ -34,11 +35,12 @@ from tfm.objectives.base import Batch
 from tfm.objectives.batches import eval_batches, train_batch
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.spec import RunSpec, TrainSpec, open_data
-from tfm.spec import Named, to_tree
+from tfm.runtime import check_memory
+from tfm.spec import Named, flat, to_tree
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
-from tfm.train.identity import identity, init_digest, is_stale, profile
+from tfm.train.identity import identity, init_digest, is_stale, profiles, record_profile
 from tfm.train.step import TrainState
 from tfm.user_files import SOURCE
 
@@ -84,7 +86,7 @@ def train(
         if known is not None and "id" not in known:
             raise UserError(f"{workdir} holds an imported model; choose another folder")
         if known is not None and known["id"] != name:
-            raise UserError(f"{workdir} holds another run ({known['id']}, not {name})")
+            raise UserError(f"{workdir} holds another run: {_difference(known, run)}")
         try:
             summary = folder.summary(name)
         except Damaged as e:
@@ -100,9 +102,18 @@ def train(
         train = data["train"]
         known = {name: getattr(train, name) for name in ("fingerprint", "vocab", "vocabulary")}
         folder.write("data.json", known)
-        _record_profile(run, folder, watcher)
+        record_profile(run, folder, watcher.message)
         with _Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
+
+
+def _difference(known: Mapping[str, Any], run: RunSpec) -> str:
+    """In which settings a run differs from the one that a config.json holds."""
+    there, here = (flat(json.loads(json.dumps(x))) for x in (known, to_tree(run)))
+    keys = [key for key in here if there.get(key, here[key]) != here[key]]
+    texts = [f"{key} is {there[key]!r} there and {here[key]!r} here" for key in keys[:5]]
+    more = f", and {len(keys) - 5} more keys differ" if len(keys) > 5 else ""
+    return ", ".join(texts) + more if keys else "its data, or code that it uses, were edited"
 
 
 class _Training:
@@ -171,6 +182,7 @@ class _Training:
     def _restore(self) -> TrainState:
         seed = jnp.uint32(self.spec.seed)
         like = jax.eval_shape(self.init, self.first, seed)
+        check_memory(like)
         found, damaged = self.checkpoints.newest(like.items(), self.folder.logged_until)
         for step, text in damaged.items():
             self.watcher.message(f"{text}; going on from the one before")
@@ -279,21 +291,6 @@ class _Training:
         self.folder.write("profile.json", {**profiles(self.folder), "log": self.folder.logged})
         self.folder.write("summary.json", summary)
         return without_nonfinite(summary)
-
-
-def profiles(folder: Folder) -> dict[str, Any]:
-    """What a folder says of where its run ran; and at its end, a checksum of its log."""
-    return folder.read("profile.json") or {"profiles": []}
-
-
-def _record_profile(run: RunSpec, folder: Folder, watcher: Watcher) -> None:
-    """Note where the run runs; if that has changed since it began, say so."""
-    before, now = profiles(folder)["profiles"], profile(run)
-    if before and now != before[-1]:
-        keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
-        watcher.message(f"begun under another profile ({keys}): bits may differ from one run")
-    if not before or now != before[-1]:
-        folder.write("profile.json", {"profiles": [*before, now]})
 
 
 def tokens_in(batch: Batch) -> int:

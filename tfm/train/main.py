@@ -3,6 +3,7 @@
   tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
             [--trust]
 
+A run whose loss or gradient stops being finite has diverged: the exit code is 3 then.
 A run that was interrupted goes on where it was, and a finished one is not run again. The folder
 holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints, TensorBoard's files, and
 in source/ a copy of the code of one's own that the config brings. --config=FOLDER/config.json goes
@@ -24,6 +25,8 @@ from tfm.names import UserError
 from tfm.run import spec
 from tfm.runtime import cache_compilations, check_compiler
 from tfm.train import loop
+
+DIVERGED = 3  # exit code
 
 
 class Bar:
@@ -53,7 +56,8 @@ class Bar:
         self.bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        self.bar.live.transient = error is not None  # then nothing of it is left on the screen
         self.bar.stop()
 
 
@@ -77,3 +81,6 @@ def main(argv: Sequence[str]) -> None:
             bar.message(f"stopped: {e}")
             sys.exit(128 + e.signal)
     print(json.dumps(summary, indent=1))
+    if summary["status"] == "diverged":
+        print(f"diverged at step {summary['diverged_at']}: try a lower rate", file=sys.stderr)
+        sys.exit(DIVERGED)
