@@ -28,6 +28,14 @@ def tables_of_its_own():
 
 
 @pytest.fixture
+def optimising():
+    """What is compiled is optimised, as outside of tests."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture
 def own_tables():
     """The library's tables are as before when the test ends."""
     with tables_of_its_own():

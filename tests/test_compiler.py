@@ -19,12 +19,7 @@ from tfm.ops.masks import causal
 ROWS, VOCAB, LENGTH = 40_001, 32_768, 4_096
 
 
-@pytest.fixture(autouse=True)
-def optimising():
-    """As outside of tests."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
+pytestmark = pytest.mark.usefixtures("optimising")
 
 
 def normal(*shape, seed=0):

@@ -73,18 +73,18 @@ def traced(spec):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_are_those_of_xla(name):
-    """Within 1 %, and within 0.5 % of the program before XLA fuses it.
+    """Within 0.5 % of the program before XLA fuses it.
 
     A fusion repeats cheap arithmetic rather than keep it, which XLA counts again; so its own count
-    is a little higher, and higher still backwards, where the polynomial of an exact GELU repeats.
+    is higher, by how much depends on which parts of it a version fuses.
     """
     forward, training, args = traced(MODELS[name])
-    for fn, tolerance in (forward, 0.01), (training, 0.03):
+    for fn in (forward, training):
         ours, lowered = count(fn, *args), jax.jit(fn).lower(*args)
         before, after = lowered.cost_analysis(), lowered.compile().cost_analysis()
         assert ours.exact
         assert ours.total == pytest.approx(before["flops"], rel=0.005)
-        assert (1 - tolerance) * after["flops"] <= ours.total <= after["flops"]
+        assert ours.total <= after["flops"]
         if fn is forward:
             # What is no matrix product is 3 to 14 % of these models, too little to be seen in the
             # total. RMSNorm subtracts a mean of zero, which never reaches XLA: 5 % of it.
