@@ -70,12 +70,12 @@ def _spread(place: np.ndarray, row: int, round_: int) -> int:
 
 
 def opened(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables with noise on each parameter, so that none of them is zero."""
-    leaves, tree = jax.tree.flatten(variables["params"])
+    """The variables with noise on each parameter, so that none of them is zero. It is as small as
+    initial weights are: attention that looks at one key alone would hide the others."""
     rng = np.random.default_rng(1)
-    noisy = [
-        np.asarray(x)
-        + rng.normal(0, 0.5 / np.sqrt(min(x.shape, default=1)), x.shape).astype(x.dtype)
-        for x in leaves
-    ]
-    return {**variables, "params": jax.tree.unflatten(tree, noisy)}
+
+    def noisy(x: Any) -> np.ndarray:
+        spread = 0.1 if x.ndim < 2 else 0.5 / np.sqrt(max(x.shape[:-1]))
+        return np.asarray(x) + rng.normal(0, spread, x.shape).astype(x.dtype)
+
+    return {**variables, "params": jax.tree.map(noisy, variables["params"])}
