@@ -39,6 +39,7 @@ def test_the_quickstart_compares_equal_parameters():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimising")
 @pytest.mark.parametrize(
     ("task", "steps", "blind"),
     [

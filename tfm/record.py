@@ -16,13 +16,14 @@ import pathlib
 import site
 import sys
 import sysconfig
+import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 ABSENT = "absent"
 CONTEXTLIB = contextlib.contextmanager.__code__.co_filename
-JAX_CACHE = "jax_compilation_cache_dir"
+CACHE = "tfm.runtime"  # whose files are compiled programs
 # What a package does when it is imported, it does once in a process.
 LOADERS = (
     *("importlib._bootstrap", "importlib._bootstrap_external"),
@@ -243,11 +244,11 @@ def _opened(path: Any, flags: int) -> None:
         return
     file = pathlib.Path(os.fsdecode(path)).absolute()
     name = str(file.parent.resolve() / file.name)
-    cache = getattr(getattr(sys.modules.get("jax"), "config", None), JAX_CACHE, None)
-    skipped = (*SYSTEM, *([os.path.join(os.path.realpath(cache), "")] if cache else []))
+    if any(f.f_globals.get("__name__") == CACHE for f, _ in traceback.walk_stack(None)):
+        return  # a compilation that was kept is no source
     if name.endswith(".pyc") and os.path.basename(os.path.dirname(name)) == "__pycache__":
         name = importlib.util.source_from_cache(name)
-    if name.startswith(skipped) or not is_own(name):
+    if name.startswith(SYSTEM) or not is_own(name):
         return
     if os.path.isfile(name) or not os.path.exists(name):
         others = READERS if name.endswith(".py") else (*READERS, *LOADERS)

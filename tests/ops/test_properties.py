@@ -23,6 +23,8 @@ WAYS = [
 ]
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way["implementation"])
 
+pytestmark = pytest.mark.usefixtures("optimising")  # small differences count here
+
 
 def normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)

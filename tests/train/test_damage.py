@@ -106,7 +106,8 @@ def test_a_damaged_file_is_named_and_left(name, kind, run, folder):
         ("summary.json", {"flops": ...}, "has no 'flops'"),
         ("profile.json", {"profiles": []}, "holds an empty list"),
         ("profile.json", {"profiles": [3]}, "holds 3 where a dict belongs"),
-        ("profile.json", {"profiles": [{}]}, "has no 'made_by'"),
+        ("profile.json", {"profiles": [{}]}, "has no 'entries'"),
+        ("profile.json", {"profiles": [{"entries": {}}]}, "has no 'made_by'"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(name, change, message, folder):
