@@ -258,7 +258,8 @@ def test_whole_rows(name):
     for edge in (2, 4, 16):
         found, grads = training({"implementation": "blockwise", "edge": edge})
         np.testing.assert_allclose(found, out, atol=1e-6)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), grads, wanted)
+        for a, b in zip(grads, wanted, strict=True):  # 1/Σ may be large, and its rounding with it
+            np.testing.assert_allclose(a, b, atol=1e-5 * max(1, np.max(np.abs(b))))
 
 
 class TestDropout:
