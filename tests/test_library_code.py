@@ -42,7 +42,7 @@ def test_what_decides_numbers_is_reached_and_what_prints_is_not():
         assert f"tfm.{name}" in found
     for name in ("cli", "train.main", "train.board", "report.results", "interop.convert", "tables"):
         assert f"tfm.{name}" not in found
-    assert "def _record_profile" in found["tfm.train.loop"]
+    assert "class _Training" in found["tfm.train.loop"]
 
 
 def test_tables_are_found_by_what_they_are():

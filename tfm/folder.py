@@ -37,10 +37,7 @@ SCHEMAS: dict[str, Any] = {  # of each file, what it must hold; see `_wrong`
         "best": (METRICS, NoneType),
         "tests": {str: {str: NUMBER}},
     },
-    "profile.json": {
-        "starts": list,
-        "profiles": [{"entries": {str: list}, "made_by": {str: (str, dict)}}],
-    },
+    "profile.json": {"profiles": [{"entries": {str: list}, "made_by": {str: (str, dict)}}]},
     "failure.json": {"error": str},
     "data.json": {"fingerprint": str, "vocab": int, "vocabulary": (str, NoneType)},
     "sweep.json": {

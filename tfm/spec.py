@@ -138,8 +138,6 @@ def _resolve(own: dataclasses.Field, value: Any) -> Any:
 
 
 def _check_range(own: dataclasses.Field, number: float) -> None:
-    if not math.isfinite(number):
-        raise SpecError(own.name, f"{{key}}={number} must be a finite number")
     least, above, below = (own.metadata.get(rule) for rule in ("least", "above", "below"))
     if least is not None and below is not None and not least <= number < below:
         raise SpecError(own.name, f"{{key}}={number} must be in [{least}, {below})")
@@ -147,6 +145,8 @@ def _check_range(own: dataclasses.Field, number: float) -> None:
         raise SpecError(own.name, f"{{key}}={number} must be at least {least}")
     if above is not None and not number > above:
         raise SpecError(own.name, f"{{key}}={number} must be above {above}")
+    if not math.isfinite(number):
+        raise SpecError(own.name, f"{{key}}={number} must be a finite number")
 
 
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)

@@ -106,13 +106,13 @@ def profile(run: RunSpec) -> dict[str, Any]:
 
 def profiles(folder: Folder) -> dict[str, Any]:
     """What a folder says of where its run ran; and at its end, a checksum of its log."""
-    return folder.read("profile.json") or {"profiles": [], "starts": []}
+    return folder.read("profile.json") or {"profiles": []}
 
 
 def record_profile(run: RunSpec, folder: Folder, tell: Callable[[str], None]) -> None:
     """Note where and how a run is started; if its profile has changed since it began, say so."""
     known, now = profiles(folder), profile(run)
-    before = known["profiles"]
+    before, starts = known["profiles"], known.get("starts", [])
     if before and now != before[-1]:
         keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
         tell(f"begun under another profile ({keys}): bits may differ from one run")
@@ -124,9 +124,9 @@ def record_profile(run: RunSpec, folder: Folder, tell: Callable[[str], None]) ->
         "host": platform.node(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    if packages not in [one.get("packages") for one in known["starts"]]:
+    if packages not in [one.get("packages") for one in starts]:
         start["packages"] = packages
-    folder.write("profile.json", {**known, "profiles": after, "starts": [*known["starts"], start]})
+    folder.write("profile.json", {**known, "profiles": after, "starts": [*starts, start]})
 
 
 @functools.cache
