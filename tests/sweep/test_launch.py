@@ -210,7 +210,8 @@ def sweep():
     study, work = write(tmp_path, text), tmp_path / "work"
     out, errors = finish(begin(study, work), 1)
     assert len(ended(work)) == 2
-    assert "failed: base · flaky(times=99) · seed 3: RuntimeError: try 3 went wrong" in errors
+    where = f"{study / 'study.py'}, line 16"
+    assert f"failed: base · flaky(times=99) · seed 3: {where}: RuntimeError: try 3 went" in errors
     assert "1 of 3 runs failed" in errors
     assert "— (1 failed)" in out
     assert (study / "tries2").read_text() == "xxx"
