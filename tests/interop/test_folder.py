@@ -158,7 +158,7 @@ def test_arguments_are_named(tmp_path, capsys):
         ((f"--workdir={tmp_path}/run",), "1 folder(s) wanted, 0 given"),
         ((source, f"--workdri={tmp_path}/run"), "did you mean '--workdir'"),
         ((source, f"--workdir={tmp_path}/run", "--dtype=float23"), "did you mean 'float32'"),
-        ((source, "--workdir", f"{tmp_path}/run"), "--workdir gives no value: write --workdir="),
+        ((source, "--workdir"), "--workdir gives no value: write --workdir="),
         ((source, "--workdir="), "--workdir= gives no value: write --workdir="),
         ((source, f"--workdir={tmp_path}/a", f"--workdir={tmp_path}/b"), "given more than once"),
         (("", f"--workdir={tmp_path}/run"), "the name of a folder is empty"),
