@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-import tfm
 from tfm import runtime
 from tfm.names import UserError
 from tfm.runtime import FUSION, CheckedCache
@@ -127,7 +126,3 @@ print(float(jax.jit(lambda x: (x @ x).sum())(np.eye(8, dtype=np.float32))))
     assert (again.stdout, again.returncode) == ("8.0\n", 0), again.stderr
     cache = CheckedCache(str(folder))
     assert all(cache.get(path.name) is not None for path in files)
-
-
-def test_the_version_is_there():
-    assert tfm.__version__

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import assert_same
+from tfm.report.statistics import Interval
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
 STUDY = f'''"""Which rate is better?"""
@@ -159,7 +160,8 @@ def test_a_sweep_is_extended_and_kept(tmp_path):
     half = 4.302652729911275 * np.std(values, ddof=1) / 3**0.5
     bounds = max(np.mean(values) - half, 0), min(np.mean(values) + half, 1)
     assert (cell["low"], cell["high"]) == pytest.approx(bounds)
-    assert f"{cell['mean']:.3f} " in (work / "results.md").read_text()
+    shown = str(Interval(cell["mean"], *bounds))
+    assert f"| {rows[0]['variant']} | {shown} |" in (work / "results.md").read_text()
     # The library's code has changed: nothing is reused without a word, and nothing is lost.
     profile = json.loads((work / rows[0]["id"] / "profile.json").read_text())
     profile["profiles"][0]["made_by"]["tfm"] = "another"
