@@ -20,6 +20,7 @@ verbs
   describe           a model as a tree: parameters, FLOPs, memory
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
+  bench train        time of a training step, beside plain Flax and PyTorch
   bench compile      compile time of scanned and unrolled layers
   version            the versions of tfm and of its main libraries; checks the compiler
 
@@ -39,7 +40,11 @@ VERBS = {  # where each verb starts
     "train": "tfm.train.main:main",
     "version": "tfm.cli:version",
 }
-BENCHES = {"attention": "tfm.bench.attention:main", "compile": "tfm.bench.compile:main"}
+BENCHES = {
+    "attention": "tfm.bench.attention:main",
+    "compile": "tfm.bench.compile:main",
+    "train": "tfm.bench.train:main",
+}
 
 
 def start(where: str, argv: Sequence[str]) -> None:

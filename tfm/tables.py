@@ -33,7 +33,6 @@ def table(*columns: str, **options: Any) -> Table:
     )
     for name in columns:
         number = name.startswith(">")
-        out.add_column(
-            plain(name.lstrip(">")), justify="right" if number else "left", no_wrap=number
-        )
+        lines = map(plain, name.lstrip(">").split("\n"))
+        out.add_column("\n".join(lines), justify="right" if number else "left", no_wrap=number)
     return out

@@ -1,0 +1,144 @@
+"""The training steps that are timed, and tfm's own way to make them."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from tfm.models import build
+from tfm.names import read
+from tfm.objectives.base import Batch
+from tfm.objectives.table import OBJECTIVES
+from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.spec import TrainSpec
+from tfm.runtime import keep_memory
+from tfm.train import step as steps
+
+LEARNING_RATE, CLIP = 1e-3, 1.0  # AdamW and a clipped gradient, for all alike
+Run = Callable[[int], float]  # takes so many steps, and gives the seconds for each
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model and its batch. Attention models have no dropout, as nanoGPT's setting for a CPU."""
+
+    kind: str
+    layers: int
+    heads: int
+    width: int
+    length: int
+    batch: int
+    vocab: int
+
+    def __str__(self) -> str:
+        sizes = self.layers, self.heads, self.width, self.length, self.batch, self.vocab
+        return "/".join(map(str, sizes))
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """As a config of tfm has it."""
+        transformer = {
+            "layers": self.layers,
+            "max_length": self.length,
+            "attention": {"heads": self.heads},
+            "feedforward": {"width": 4 * self.width, "bias": False},
+            "norm": {"bias": False},
+            "position": {"scheme": "learned"},
+        }
+        biased = {
+            "attention": {"heads": self.heads, "qkv_bias": True, "out_bias": True},
+            "norm": {"placement": "post"},
+        }
+        wide = {"width": 4 * self.width}
+        kinds: dict[str, dict[str, Any]] = {
+            "decoder": {"family": "decoder", **transformer},
+            "encoder": {
+                **{"family": "encoder", "outputs": ("masked_lm",), **transformer, **biased},
+                "feedforward": wide,
+                "norm": {"placement": "post", "embedding": True},
+            },
+            "encoder_decoder": {
+                **{"family": "encoder_decoder", **transformer, **biased},
+                "feedforward": {**wide, "kind": "relu"},
+            },
+            "lstm": {"family": "recurrent", "cell": "lstm", "hidden": self.width},
+            "lstm_attention": {
+                "family": "seq2seq",
+                "cell": "lstm",
+                "hidden": self.width,
+                "attention": {"heads": 1, "score": "additive", "projections": ("query", "key")},
+            },
+        }
+        return {**kinds[self.kind], "vocab": self.vocab, "width": self.width}
+
+    @property
+    def data(self) -> Batch:
+        """Random tokens. Where an encoder reads, a quarter of each sequence is padding."""
+        rng = np.random.default_rng(0)
+        shape = self.batch, self.length
+
+        def tokens() -> np.ndarray:
+            return rng.integers(0, self.vocab, shape, np.int32)
+
+        labels, weights = tokens(), np.ones(shape, np.float32)
+        valid = np.tile(np.arange(self.length) < 3 * self.length // 4, (self.batch, 1))
+        match self.kind:
+            case "decoder" | "lstm":
+                return Batch({"tokens_BT": tokens()}, labels, weights)
+            case "encoder":
+                return Batch({"tokens_BT": tokens(), "valid_BT": valid}, labels, weights)
+        inputs = {"source_BS": tokens(), "decoder_input_BT": tokens(), "source_valid_BS": valid}
+        return Batch(inputs, labels, weights)
+
+
+CASES = {
+    "tiny": Case("decoder", 2, 2, 64, 32, 64, 64),
+    "small": Case("decoder", 4, 4, 128, 64, 12, 65),  # nanoGPT's setting for a CPU
+    "medium": Case("decoder", 6, 6, 384, 256, 8, 65),
+    "large": Case("decoder", 4, 8, 512, 512, 4, 8192),
+    "bert": Case("encoder", 4, 4, 256, 128, 8, 8192),
+    "translation": Case("encoder_decoder", 3, 8, 256, 32, 32, 8000),
+    "lstm": Case("lstm", 1, 1, 256, 64, 32, 1000),
+    "lstm_attention": Case("lstm_attention", 1, 1, 256, 24, 32, 1000),
+}
+OBJECTIVE = {
+    "decoder": "next_token",
+    "encoder": "masked_lm",
+    "lstm": "next_token",
+}  # else seq2seq
+
+
+def ours(case: Case) -> Run:
+    """The step that `tfm train` takes."""
+    keep_memory()
+    module = build.model(build.spec({"model": case.model}))
+    opt = OptimizerSpec(learning_rate=LEARNING_RATE, clip=CLIP, weight_decay=0.01)
+    train = TrainSpec(steps=1_000_000)
+    objective = read(OBJECTIVE.get(case.kind, "seq2seq"), OBJECTIVES, "objective")
+    init, train_step, _ = steps.compiled(module, objective, opt, train)
+    numbers = steps.numbers_of(opt, train, {}, seed=0)
+    batch = case.data
+    state = init(batch, np.uint32(0))
+
+    def step() -> Any:
+        nonlocal state
+        state = train_step(state, batch, numbers)
+        return state.step
+
+    return timed(step)
+
+
+def timed(step: Callable[[], Any]) -> Run:
+    """Steps of JAX, until the last has ended."""
+
+    def run(count: int) -> float:
+        start = time.perf_counter()
+        for _ in range(count):
+            last = step()
+        jax.block_until_ready(last)
+        return (time.perf_counter() - start) / count
+
+    return run
