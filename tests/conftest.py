@@ -10,6 +10,9 @@ import jax
 import pytest
 
 from tfm import config
+from tfm.layers import stack
+
+stack.UNROLL = 1  # scanned layers are compiled once
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")

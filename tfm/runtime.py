@@ -1,11 +1,14 @@
-"""How JAX is set up: the compiler's flags, a check of its answers, the cache of what it compiled.
+"""How JAX is set up: the compiler's flags, a check of its answers, the cache of what it compiled,
+memory.
 
 jaxlib 0.10.2 hands reductions on CPU to a library that gives wrong numbers beyond 32,768 rows (jax
-issue 39103) and crashes on arrays of high rank (39257, 40412). It is switched off here, unless
-`XLA_FLAGS` says otherwise. Importing `tfm` sets the flags, which must be before JAX compiles.
+issue 39103) and crashes on arrays of high rank (39257, 40412). Here it is left only the products,
+which it computes faster, unless `XLA_FLAGS` says otherwise. Importing `tfm` sets the flags, which
+must be before JAX compiles.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import math
 import os
@@ -17,7 +20,13 @@ from typing import Any
 from tfm.names import UserError
 
 FUSION = "--xla_cpu_experimental_ynn_fusion_type"
-CURE = f"set XLA_FLAGS={FUSION}= (with an empty value), or install jaxlib 0.10.1"
+RIGHT = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"  # the library computes products, and nothing else
+CURE = f"set XLA_FLAGS={FUSION}={RIGHT}, or install jaxlib 0.10.1"
+MALLOC = {  # options of glibc's malloc, and their values
+    -4: 0,  # M_MMAP_MAX: nothing is mapped by itself,
+    -1: -1,  # M_TRIM_THRESHOLD: and what is free at the end of the heap stays.
+    -8: 1,  # M_ARENA_MAX: one heap for all threads; others cannot grow beyond 64 MB
+}
 SETTINGS = (  # of JAX, which change results
     *("enable_x64", "explicit_x64_dtypes", "numpy_dtype_promotion", "default_matmul_precision"),
     *("default_prng_impl", "threefry_partitionable", "random_seed_offset", "disable_jit"),
@@ -26,11 +35,11 @@ SETTINGS = (  # of JAX, which change results
 
 
 def set_compiler_flags() -> None:
-    """Switch off the library whose answers are wrong, where jaxlib has it."""
+    """Leave only products to the library whose sums are wrong, where jaxlib has it."""
     flags = os.environ.get("XLA_FLAGS", "")
     version = tuple(int(part) for part in metadata.version("jaxlib").split(".")[:3])
     if FUSION not in flags and version >= (0, 10, 2):
-        os.environ["XLA_FLAGS"] = f"{flags} {FUSION}=".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} {FUSION}={RIGHT}".strip()
 
 
 def check_compiler() -> None:
@@ -70,6 +79,18 @@ def check_memory(shapes: Any) -> None:
             f"the parameters and what the optimiser keeps of them need {needed / 1e9:,.0f} GB, and "
             f"this machine has {there / 1e9:,.0f} GB: make model.width, layers or vocab smaller"
         )
+
+
+def keep_memory() -> None:
+    """Keep memory that was freed, instead of giving it back to the system.
+
+    XLA allocates its temporary memory anew for each step. Memory that comes from the system is
+    mapped and cleared page by page when it is first touched, which takes up to a third of a step.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another system, another C library
+        set_option = ctypes.CDLL("libc.so.6").mallopt
+        for option, value in MALLOC.items():
+            set_option(option, value)
 
 
 def settings() -> dict[str, Any]:

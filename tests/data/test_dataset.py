@@ -164,6 +164,7 @@ GOOD = {"pairs": PAIRS, "labels": LABELS, "tags": TAGS}
         ("labels", {}, dict(labels=np.array([0])), r"labels has shape .1,., but it must be .2,."),
         ("labels", {}, dict(tokens=ragged([5])), "tokens: 1 rows came of 2 asked for"),
         ("labels", {}, dict(tokens=ragged([5], [])), "lengths from 0 to 1, but max_length=2"),
+        ("tags", dict(padded=False), {}, "lengths from 1 to 2, but max_length=2 and padded=False"),
         ("tags", {}, dict(scored=np.ones(3)), "scored must be boolean, not float64"),
         ("tags", {}, dict(scored=np.ones(2, bool)), "scored has shape"),
         ("tags", dict(form="tag"), {}, "unknown form 'tag'; did you mean 'tags'"),

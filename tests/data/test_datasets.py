@@ -36,7 +36,9 @@ def make(task, count=COUNT, split="train", seed=0):
 def scored(task, objective, count=COUNT):
     """For each example the tokens that are read (without padding), and {position: wanted}."""
     (batch,) = eval_batches(OBJECTIVES[objective], open_dataset(task, "train", count), count)
-    arrays = batch.inputs["tokens_BT"], batch.inputs["valid_BT"], batch.labels, batch.weights
+    tokens_BT = batch.inputs["tokens_BT"]
+    valid_BT = batch.inputs.get("valid_BT", np.ones(tokens_BT.shape, bool))
+    arrays = tokens_BT, valid_BT, batch.labels, batch.weights
     for tokens, valid, targets, weights in zip(*arrays, strict=True):
         assert set(weights) <= {0.0, 1.0}
         assert not np.any(weights[~valid])

@@ -1,13 +1,19 @@
 import math
 
+import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 
 from tfm.data.datasets import open_dataset
+from tfm.evaluate.metrics import head_options, sums_of
+from tfm.models import build
+from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.next_token import NextToken
 from tfm.objectives.word2vec import Word2Vec
+from tfm.run.spec import RunSpec
+from tfm.spec import to_spec
 
 SUMS = {
     "loss": np.array([2.0, 4.0, 6.0]),
@@ -60,3 +66,54 @@ def test_negative_sampling_by_definition():
     np.testing.assert_array_equal(got["correct"], (logits.argmax(1) == 0) * weights)
     np.testing.assert_array_equal(got["count"], weights)
     assert not Word2Vec(negatives=5).smooths
+
+
+DECODER = dict(
+    family="decoder", vocab=50, width=8, layers=1, max_length=9, feedforward={"width": 16},
+    attention={"heads": 2},
+)  # fmt: skip
+CHUNKED = {
+    "decoder": DECODER,
+    "encoder_decoder": {**DECODER, "family": "encoder_decoder"},
+    "recurrent": dict(family="recurrent", vocab=50, width=8, hidden=8, tied=True),
+    "seq2seq": dict(family="seq2seq", cell="gru", vocab=50, width=8, hidden=8),
+}
+
+
+@pytest.mark.parametrize("family", CHUNKED)
+def test_logits_in_parts_give_the_same_loss_and_gradients(family):
+    """Of nine positions, four at a time; and never are all logits there at once."""
+    spec = build.spec({"model": CHUNKED[family]})
+    module = build.model(spec)
+    rng = np.random.default_rng(0)
+    names = build.example(spec, 3, 9)
+    inputs = {name: rng.integers(0, 50, x.shape, np.int32) for name, x in names.items()}
+    weights = rng.integers(0, 2, (3, 9)).astype(np.float32)
+    batch = Batch(inputs, rng.integers(0, 50, (3, 9)), weights)
+    objective = NextToken()
+    variables = module.init(jax.random.key(0), **inputs)
+
+    def loss(variables, chunk):
+        x = module.apply(variables, **inputs, train=True, **head_options(chunk))
+        sums = sums_of(module, objective, variables, x, batch, jnp.float32(0.1), chunk)
+        return jnp.sum(sums["smoothed"]), sums
+
+    gradient = jax.grad(loss, has_aux=True)
+    whole, parts = (gradient(variables, chunk) for chunk in (None, 4))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), whole, parts)
+    sizes = {
+        chunk: "3,9,50" in str(jax.make_jaxpr(lambda v, c=chunk: gradient(v, c))(variables))
+        for chunk in (None, 4)
+    }
+    assert sizes == {None: True, 4: False}
+
+
+def test_a_loss_that_has_no_parts_is_refused():
+    tree = {
+        "model": {"family": "encoder", **{k: v for k, v in DECODER.items() if k != "family"}},
+        "objective": "tag",
+        "data": {"dataset": "sort"},
+        "train": {"steps": 1, "loss_chunk": 4},
+    }
+    with pytest.raises(UserError, match=r"train.loss_chunk=4: objective='tag' .* 'encoder' cannot"):
+        to_spec(RunSpec, tree)

@@ -259,3 +259,34 @@ def test_word2vec_takes_words_that_stand_near(kind, options, negatives):
 def test_bad_options_are_named(name, message):
     with pytest.raises(UserError, match=message):
         read(name, OBJECTIVES, "objective")
+
+
+@pytest.mark.parametrize(
+    ("form", "objective", "kept"),
+    [
+        ("text", "next_token", {"tokens_BT"}),
+        ("text", "masked_lm", {"tokens_BT"}),
+        ("pairs", "seq2seq", {"source_BS", "decoder_input_BT"}),
+    ],
+)
+def test_rows_of_one_length_have_no_padding_to_be_told(form, objective, kept):
+    """What a model is given says nothing of padding; all else is as it was."""
+    target = ragged([7, 6, 5], [9, 8, 5]) if form == "pairs" else None
+    rows = Examples(tokens=ragged([5, 6, 7], [8, 9, 5]), target=target)
+    shown = {
+        padded: next(
+            eval_batches(
+                read(objective, OBJECTIVES, "objective"),
+                data(form, rows, max_target=3, padded=padded),
+                2,
+            )
+        )
+        for padded in (True, False)
+    }
+    assert set(shown[False].inputs) == kept
+    assert set(shown[True].inputs) > kept
+    for name in kept:
+        np.testing.assert_array_equal(shown[True].inputs[name], shown[False].inputs[name])
+    np.testing.assert_array_equal(shown[True].labels, shown[False].labels)
+    valid = [x for name, x in shown[True].inputs.items() if name not in kept]
+    assert all(x.all() for x in valid)

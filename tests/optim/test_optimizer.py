@@ -43,7 +43,11 @@ def params():
 
 def run(spec, params, steps=STEPS):
     numbers = {name: jnp.float32(x) for name, x in optimizer.numbers(spec).items()}
-    update = jax.jit(lambda *args: optimizer.update(spec, numbers, *args, steps))
+
+    @jax.jit
+    def update(grads, *args):
+        return optimizer.update(spec, numbers, grads, optax.tree.norm(grads), *args, steps)
+
     state = optimizer.init(spec, params)
     for step in range(steps):
         params, state = update(random(scanned(params), step + 1) if "layers" in params["decoder"]
@@ -126,7 +130,9 @@ def test_names_decide_what_decays(params):
     numbers = {name: jnp.float32(x) for name, x in optimizer.numbers(spec).items()}
     zeros = jax.tree.map(jnp.zeros_like, params)
     state = optimizer.init(spec, params)
-    moved, _ = optimizer.update(spec, numbers, zeros, state, params, jnp.int32(0), 1)
+    moved, _ = optimizer.update(
+        spec, numbers, zeros, jnp.float32(0), state, params, jnp.int32(0), 1
+    )
 
     def check(path, old, new):
         halved = path[-1].key in ("kernel", "embedding")

@@ -118,6 +118,7 @@ class Dataset:
     vocab: int  # number of ids, the special ones included
     max_length: int  # of tokens
     max_target: int = 0  # of the second side of a pair
+    padded: bool = True  # a row may be shorter than that
     aligned: bool = False  # pairs: there is one target token for each token
     classes: int | None = None  # labels
     vector: int | None = None  # vectors: their width
@@ -218,9 +219,9 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
         if (getattr(examples, field) is not None) != (dataset.form == form):
             raise UserError(f"Examples.{field} is for the form {form!r}, and needed there")
     target = examples.target
-    _check_ids("tokens", examples.tokens, count, dataset.vocab, dataset.max_length)
+    _check_ids("tokens", examples.tokens, count, dataset)
     if target is not None:
-        _check_ids("target", target, count, dataset.vocab, dataset.max_target)
+        _check_ids("target", target, count, dataset)
         if dataset.aligned and np.any(target.lengths != examples.tokens.lengths):
             raise UserError("aligned=True: tokens and target must have the same lengths")
     for field, shape in {
@@ -240,16 +241,19 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
         raise UserError(f"Examples.scored must be boolean, not {examples.scored.dtype}")
 
 
-def _check_ids(field: str, ragged: Ragged, count: int, vocab: int, longest: int) -> None:
+def _check_ids(field: str, ragged: Ragged, count: int, dataset: Dataset) -> None:
+    name = "max_length" if field == "tokens" else "max_target"
+    longest = getattr(dataset, name)
     if len(ragged) != count:
         raise UserError(f"Examples.{field}: {len(ragged)} rows came of {count} asked for")
-    if ragged.lengths.max() > longest or ragged.lengths.min() < 1:
-        name = "max_length" if field == "tokens" else "max_target"
+    shortest = 1 if dataset.padded else longest
+    if ragged.lengths.max() > longest or ragged.lengths.min() < shortest:
         span = f"{ragged.lengths.min()} to {ragged.lengths.max()}"
-        raise UserError(f"Examples.{field} has lengths from {span}, but {name}={longest}")
+        padded = "" if dataset.padded else " and padded=False"
+        raise UserError(f"Examples.{field} has lengths from {span}, but {name}={longest}{padded}")
     if ragged.ids.shape != (ragged.lengths.sum(),):
         raise UserError(f"Examples.{field}: ids must be flat, as many as the lengths add up to")
-    _check_range(field, ragged.ids, "vocab", vocab)
+    _check_range(field, ragged.ids, "vocab", dataset.vocab)
 
 
 def _check_range(field: str, x: np.ndarray, limit: str, below: int) -> None:

@@ -135,6 +135,7 @@ class TextFile(Source):
             form="text",
             vocab=text.vocab,
             max_length=length + 1,
+            padded=split != "train",
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
             decode=text.decode,
             vocabulary=text.vocabulary,

@@ -71,7 +71,7 @@ def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
                     right.append(still_open[-1] + kinds == token if still_open else 1 / kinds)
         return float(np.mean(right))
 
-    facts = {"vocab": FIRST + 2 * kinds, "max_length": length, "best": ALL}
+    facts = {"vocab": FIRST + 2 * kinds, "max_length": length, "padded": False, "best": ALL}
     return Generated(make, form="text", shortcuts={"last four tokens": last_four}, **facts)
 
 

@@ -96,7 +96,7 @@ def induction(length: int = 64, vocab: int = 64) -> Source:
         tags_NT[:, -1], scored_NT[:, -1] = tokens_NT[rows_N, place_N + 1], True
         return _tagged(tokens_NT, tags_NT, scored_NT)
 
-    return Generated(make, form="tags", vocab=vocab, max_length=length, best=ALL)
+    return Generated(make, form="tags", vocab=vocab, max_length=length, padded=False, best=ALL)
 
 
 def _tagged(tokens_NT: np.ndarray, tags_NT: np.ndarray, scored_NT: np.ndarray) -> Examples:
@@ -135,7 +135,7 @@ def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0
         np.put_along_axis(scored_NT, chosen_NP, True, 1)
         return _tagged(tokens_NT, tags_NT, scored_NT)
 
-    facts = {"vocab": vocab, "max_length": length, "best": ALL}
+    facts = {"vocab": vocab, "max_length": length, "padded": False, "best": ALL}
     shortcuts = {"any value shown": lambda examples: 1 / pairs}
     return Generated(make, form="tags", shortcuts=shortcuts, **facts)
 
@@ -171,6 +171,7 @@ class _Addition(Source):
             vocab=FIRST + p + 1,
             classes=p,
             max_length=3,
+            padded=False,
             best=ALL,
         )
 

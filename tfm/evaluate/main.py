@@ -70,7 +70,8 @@ def evaluate(
             check_same_ids(shown, known["vocab"], vocabulary, opened)
         except UserError as e:
             raise UserError(f"data set {str(text)!r}: {e}") from e
-    step = jax.jit(functools.partial(metrics.eval_step, loaded.model, shown))
+    chunk = run.train.loss_chunk if run is not None and objective is None else None
+    step = jax.jit(functools.partial(metrics.eval_step, loaded.model, shown, chunk=chunk))
     batches = eval_batches(shown, opened, data.eval_batch)
     sums = metrics.evaluate(step, loaded.variables, batches)
     found = {

@@ -9,15 +9,45 @@ from flax import linen as nn
 from jax import Array
 
 from tfm.data.dataset import Dataset
-from tfm.objectives.base import Batch, Objective, Sums
+from tfm.objectives.base import Batch, Objective, Sums, chunked_loss
 
 
 def eval_step(
-    module: nn.Module, objective: Objective, variables: Mapping[str, Any], batch: Batch
+    module: nn.Module,
+    objective: Objective,
+    variables: Mapping[str, Any],
+    batch: Batch,
+    chunk: int | None = None,
 ) -> dict[str, Array]:
-    """Sums for each example (B): loss, correct answers, count."""
-    logits: Any = module.apply(variables, **batch.inputs)
-    return objective.loss(logits, batch)
+    """Sums for each example (B): loss, correct answers, count. With `chunk`, the logits of so many
+    positions are held at a time."""
+    x: Any = module.apply(variables, **batch.inputs, **head_options(chunk))
+    return sums_of(module, objective, variables, x, batch, None, chunk)
+
+
+def head_options(chunk: int | None) -> dict[str, Any]:
+    """How a model is called whose logits are made in parts."""
+    return {} if chunk is None else {"head": False}
+
+
+def sums_of(
+    module: nn.Module,
+    objective: Objective,
+    variables: Mapping[str, Any],
+    x: Array,
+    batch: Batch,
+    label_smoothing: Array | None,
+    chunk: int | None,
+) -> dict[str, Array]:
+    """What the objective counts of x: of logits, or with `chunk` of states before the head."""
+    if chunk is None:
+        return objective.loss(x, batch, label_smoothing)
+
+    def logits(x_BTD: Array) -> Array:
+        made: Any = module.apply(variables, x_BTD, method="logits")
+        return made
+
+    return chunked_loss(objective, logits, x, batch, label_smoothing, chunk)
 
 
 def evaluate(

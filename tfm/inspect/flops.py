@@ -30,6 +30,7 @@ REDUCTIONS = {
     "argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce",
     "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
 }  # fmt: skip
+SUMS = {"sum_last", "sum_rows"}  # functions of `ops.products`, which multiply with ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +105,9 @@ def _of_equation(eqn: JaxprEqn) -> Flops:
         return Flops(other=math.prod(_shape(eqn.invars[0])) - kept)
 
     parts = list(map(_of_jaxpr, _inner(eqn)))
+    if params.get("name") in SUMS:
+        added = sum(parts, Flops())
+        return dataclasses.replace(added, matmul=0, other=added.other + added.matmul // 2)
     match name:
         case "scan":
             return parts[0] * params["length"]

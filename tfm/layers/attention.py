@@ -2,22 +2,27 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
+from jax.nn import initializers
 from jax.tree_util import Partial
 
 from tfm.layers import params
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import DenseGeneral, Dims
-from tfm.layers.init import scaled
+from tfm.layers.dims import Dims
+from tfm.layers.init import Initializer, scaled
+from tfm.layers.norm import TokenNorm
 from tfm.names import UserError
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import Position
+from tfm.ops.products import add_last, flat_product
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import check
 from tfm.spec import Named, Spec, SpecError, call, choice, field, size
@@ -89,6 +94,26 @@ class AttentionSpec(Spec):
             )
 
 
+class HeadWeights(nn.Module):
+    """A kernel DHK, and a bias HK or None, as `nn.DenseGeneral` has them."""
+
+    heads: int
+    features: int
+    use_bias: bool
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[Array, Array | None]:
+        """For inputs of this width."""
+        shape = self.heads, self.features
+
+        def init(key: Array, shape: tuple[int, ...]) -> Array:
+            return self.kernel_init(key, (width, math.prod(shape[1:]))).reshape(shape)
+
+        kernel_DHK = self.param("kernel", init, (width, *shape))
+        return kernel_DHK, self.param("bias", initializers.zeros, shape) if self.use_bias else None
+
+
 class MultiHeadAttention(nn.Module):
     """W_o · concat(heads), each head with its own W_q, W_k, W_v.  Vaswani et al. 2017, §3.2.2.
 
@@ -108,28 +133,24 @@ class MultiHeadAttention(nn.Module):
         if self.position.table is not None:
             raise UserError("this position scheme joins the embeddings: give it to PositionTable")
 
-        def project(name: str, heads: int, features: int) -> DenseGeneral | None:
+        def project(name: str, heads: int, features: int) -> HeadWeights | None:
             if name not in spec.projections:
                 return None
             init = dims.kernel_init
             if name == "query" and dims.init.small_query:
                 init = scaled(init, width**-0.5)
-            return DenseGeneral(
-                (heads, features), use_bias=spec.qkv_bias, kernel_init=init, dtype=dims.dtype
-            )
+            return HeadWeights(heads, features, spec.qkv_bias, init)
 
         self.query = project("query", spec.heads, width)
         self.key = None if spec.share_qk else project("key", spec.groups, width)
         self.value = project("value", spec.groups, spec.value_width or width)
         if spec.qk_norm:
-            self.query_norm, self.key_norm = (nn.RMSNorm(dtype=dims.dtype) for _ in range(2))
+            self.query_norm, self.key_norm = (
+                TokenNorm(1e-6, dims.dtype, False, False) for _ in range(2)
+            )
         if "out" in spec.projections:
-            self.out = DenseGeneral(
-                dims.width,
-                axis=(-2, -1),
-                use_bias=spec.out_bias,
-                kernel_init=dims.residual_init,
-                dtype=dims.dtype,
+            self.out = dims.dense(
+                dims.width, axes=2, use_bias=spec.out_bias, kernel_init=dims.residual_init
             )
         create = functools.partial(params.create, self, sizes=self.sizes)
         self.score_params = create("score", spec.score.entry)
@@ -156,7 +177,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Array, Cache, Auxiliary]:
         check("x_BTD", x_BTD, {})
         shared = context.position_params
-        k_BSGK, v_BSGE = self.keys_values(x_BTD, context.pos_BT, shared)
+        q_BTHK, k_BSGK, v_BSGE = self._project(x_BTD, "query", "key", "value")
+        k_BSGK = self._place("key", k_BSGK, context.pos_BT, shared)
         k_pos_BS = context.pos_BT
         if cache is not None:
             cache = {
@@ -167,8 +189,8 @@ class MultiHeadAttention(nn.Module):
             k_pos_BS = jnp.arange(k_BSGK.shape[1])[None]
         return_weights = "weights" in context.capture
         dropouts = context.dropouts
-        out_BTD, weights_BHTS = self.attend(
-            x_BTD,
+        out_BTD, weights_BHTS = self._attend(
+            q_BTHK,
             k_BSGK,
             v_BSGE,
             position_params=shared,
@@ -201,19 +223,20 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Array, Array]:
         """Keys BSGK and values BSGE of a sequence."""
         check("source_BSD", source_BSD, {})
-        key = self.query if self.spec.share_qk else self.key
-        k_BSGK = self._project(key, source_BSD, "key", self.key_width)
-        v_BSGE = self._project(self.value, source_BSD, "value", None)
-        if self.spec.qk_norm:
-            k_BSGK = self.key_norm(k_BSGK)
-        if self.position.rotate is not None:
-            pos_BS = params.positions(source_BSD, k_pos_BS)
-            k_BSGK = self.position.rotate(k_BSGK, pos_BS, **self._position_params(position_params))
-        return k_BSGK, v_BSGE
+        k_BSGK, v_BSGE = self._project(source_BSD, "key", "value")
+        return self._place("key", k_BSGK, k_pos_BS, position_params), v_BSGE
 
     def attend(
+        self, x_BTD: Array, k_BSGK: Array, v_BSGE: Array, **options: Any
+    ) -> tuple[Array, Array | None]:
+        """What the queries of x find: BTD, and the weights BHTS or None. `options` are those of
+        `ops.attend`."""
+        (q_BTHK,) = self._project(x_BTD, "query")
+        return self._attend(q_BTHK, k_BSGK, v_BSGE, **options)
+
+    def _attend(
         self,
-        x_BTD: Array,
+        q_BTHK: Array,
         k_BSGK: Array,
         v_BSGE: Array,
         *,
@@ -222,14 +245,8 @@ class MultiHeadAttention(nn.Module):
         return_weights: bool = False,
         **options: Any,
     ) -> tuple[Array, Array | None]:
-        """What the queries of x find: BTD, and the weights BHTS or None. `options` are those of
-        `ops.attend`."""
-        q_BTHK = self._project(self.query, x_BTD, "query", self.key_width)
-        if self.spec.qk_norm:
-            q_BTHK = self.query_norm(q_BTHK)
+        q_BTHK = self._place("query", q_BTHK, q_pos_BT, position_params)
         position, own = self.position, self._position_params(position_params)
-        if position.rotate is not None:
-            q_BTHK = position.rotate(q_BTHK, params.positions(x_BTD, q_pos_BT), **own)
         found = attend(
             q_BTHK,
             k_BSGK,
@@ -248,13 +265,48 @@ class MultiHeadAttention(nn.Module):
             return self.out(out_BTHE), weights_BHTS
         return out_BTHE.reshape(*out_BTHE.shape[:2], -1), weights_BHTS
 
-    def _project(
-        self, dense: nn.Module | None, x_BTD: Array, name: str, width: int | None
+    def _place(
+        self, name: str, x_BTHK: Array, pos_BT: Array | None, shared: Mapping[str, Array] | None
     ) -> Array:
-        """x by heads; without a projection, its own features cut into as many parts."""
-        if dense is not None:
-            return dense(x_BTD)
+        """Queries or keys, normalised and rotated to their positions, if the model does that."""
+        if self.spec.qk_norm:
+            x_BTHK = (self.query_norm if name == "query" else self.key_norm)(x_BTHK)
+        if self.position.rotate is None:
+            return x_BTHK
+        pos_BT = params.positions(x_BTHK, pos_BT)
+        return self.position.rotate(x_BTHK, pos_BT, **self._position_params(shared))
+
+    def _project(self, x_BTD: Array, *names: str) -> list[Array]:
+        """x by heads, for each of the names, by one product.
+
+        Without a projection, its own features are cut into as many parts.
+        """
+        key = self.query if self.spec.share_qk else self.key
+        known = {"query": self.query, "key": key, "value": self.value}
+        weights = {id(own): own for name in names if (own := known[name]) is not None}
+        made = dict(zip(weights, self._products(x_BTD, list(weights.values())), strict=True))
+        return [
+            self._cut(x_BTD, name) if known[name] is None else made[id(known[name])]
+            for name in names
+        ]
+
+    def _products(self, x_BTD: Array, projections: list[Any]) -> list[Array]:
+        if not projections:
+            return []
+        kernels, biases = zip(*(one(x_BTD.shape[-1]) for one in projections), strict=True)
+        dtype = self.dims.dtype
+        kernel_DN = jnp.concatenate([x.reshape(len(x), -1) for x in kernels], 1)
+        y_BTN = flat_product(x_BTD.astype(dtype), kernel_DN.astype(dtype))
+        if self.spec.qkv_bias:
+            bias_N = jnp.concatenate([x.ravel() for x in biases])
+            y_BTN = add_last(y_BTN.astype(jnp.float32), bias_N)
+        ends = np.cumsum([math.prod(x.shape[1:]) for x in kernels])[:-1]
+        parts = jnp.split(y_BTN.astype(dtype), ends, -1)
+        return [y.reshape(*y.shape[:2], *x.shape[1:]) for x, y in zip(kernels, parts, strict=True)]
+
+    def _cut(self, x_BTD: Array, name: str) -> Array:
         heads = self.spec.heads if name == "query" else self.spec.groups
+        width = None if name == "value" else self.key_width
         features = x_BTD.shape[-1]
         if features % heads or (width is not None and features != heads * width):
             raise UserError(

@@ -1,14 +1,17 @@
 """What every layer of a model is given: its width, its precision, how its weights start."""
 
 import dataclasses
+import math
 from typing import Any
 
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax import numpy as jnp
+from jax.nn import initializers
 
 from tfm.layers.init import Initializer, InitSpec, scaled
+from tfm.ops.products import add_last, flat_product
 
 DTYPES = {name: jnp.dtype(name) for name in ("float32", "bfloat16", "float16")}
 
@@ -27,12 +30,38 @@ class Float32Bias:
         return y.astype(self.dtype) if self.use_bias else y  # type: ignore[attr-defined]
 
 
-class Dense(Float32Bias, nn.Dense):
-    promote_dtype: Any = keep_bias
+class Dense(nn.Module):
+    """W x + b, where x and y may have several axes of features, as heads.
 
+    The product is in the type of the computation; the bias is added in float32.
+    """
 
-class DenseGeneral(Float32Bias, nn.DenseGeneral):
-    promote_dtype: Any = keep_bias
+    features: int | tuple[int, ...]
+    axes: int = 1  # of the input, that are summed over
+    use_bias: bool = True
+    kernel_init: Initializer = initializers.lecun_normal()
+    dtype: Any = DTYPES["float32"]
+    product_dtype: Any = None  # of y; None: the type of the computation
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        features = (self.features,) if isinstance(self.features, int) else self.features
+        lead, inner = x.shape[: x.ndim - self.axes], x.shape[x.ndim - self.axes :]
+        flat = math.prod(inner), math.prod(features)
+
+        def init(key: Array, shape: tuple[int, ...]) -> Array:
+            return self.kernel_init(key, flat).reshape(shape)
+
+        kernel = self.param("kernel", init, (*inner, *features)).reshape(flat)
+        y = flat_product(
+            x.reshape(*lead, -1).astype(self.dtype),
+            kernel.astype(self.dtype),
+            preferred_element_type=self.product_dtype,
+        )
+        if self.use_bias:
+            bias = self.param("bias", initializers.zeros, features)
+            y = add_last(y.astype(jnp.float32), bias.ravel())
+        return y.astype(self.product_dtype or self.dtype).reshape(*lead, *features)
 
 
 class Conv(Float32Bias, nn.Conv):
@@ -58,6 +87,6 @@ class Dims:
         factor = self.depth**-0.5 if self.init.scale_by_depth else 1.0
         return self.kernel_init if factor == 1 else scaled(self.kernel_init, factor)
 
-    def dense(self, features: int, **options: Any) -> Dense:
+    def dense(self, features: int | tuple[int, ...], **options: Any) -> Dense:
         """A dense layer; in a model it belongs to the module that calls this."""
         return Dense(features, **{"dtype": self.dtype, "kernel_init": self.kernel_init, **options})

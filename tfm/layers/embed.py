@@ -3,17 +3,19 @@
 import dataclasses
 import functools
 import inspect
+from typing import Any
 
 from flax import linen as nn
-from jax import Array, lax
+from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 from jax.typing import ArrayLike
 
 from tfm.layers import params
-from tfm.layers.dims import Dims
+from tfm.layers.dims import Dense, Dims
 from tfm.names import UserError
 from tfm.ops.positions import JOINS, POSITIONS, Position
+from tfm.ops.products import flat_product
 from tfm.ops.shapes import check, suffix
 from tfm.spec import Named, Spec, SpecError, call, choice, field, size
 
@@ -119,13 +121,9 @@ class TokenEmbedding(nn.Module):
 
     def logits(self, x_BTD: Array) -> Array:
         table_VD = self.token.embedding.astype(x_BTD.dtype)
-        return jnp.einsum("...D,VD->...V", x_BTD, table_VD, preferred_element_type=jnp.float32)
+        return flat_product(x_BTD, table_VD.T, preferred_element_type=jnp.float32)
 
 
-# For the kernel of a head: half-precision factors, a float32 product.
-float32_product = functools.partial(lax.dot_general, preferred_element_type=jnp.float32)
-
-
-def head(vocab: int, dims: Dims, **options) -> nn.Dense:
-    """A projection to the vocabulary, without bias."""
-    return dims.dense(vocab, use_bias=False, dot_general=float32_product, **options)
+def head(vocab: int, dims: Dims, **options: Any) -> Dense:
+    """A projection to the vocabulary, without bias: half-precision factors, a float32 product."""
+    return dims.dense(vocab, use_bias=False, product_dtype=jnp.float32, **options)

@@ -10,12 +10,13 @@ from flax import linen as nn
 from jax import Array
 
 from tfm.layers.dims import Dims
+from tfm.ops.activations import gelu
 from tfm.ops.dropout import Dropouts, drop
 from tfm.spec import Named, Spec, choice, size
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu": gelu,
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
     "tanh": jax.numpy.tanh,

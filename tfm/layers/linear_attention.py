@@ -6,7 +6,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import DenseGeneral, Dims
+from tfm.layers.dims import Dims
 from tfm.names import UserError
 
 CHUNK = 64  # tokens between two updates of the state
@@ -26,13 +26,7 @@ class LinearAttention(nn.Module):
         dims, heads, width = self.dims, self.heads, self._head_width()
 
         def project(name: str) -> Array:
-            dense = DenseGeneral(
-                (heads, width),
-                use_bias=False,
-                kernel_init=dims.kernel_init,
-                dtype=dims.dtype,
-                name=name,
-            )
+            dense = dims.dense((heads, width), use_bias=False, name=name)
             return dense(x_BTD).astype(jnp.float32)
 
         q_BTHK, k_BTHK = (jax.nn.elu(project(name)) + 1 for name in ("query", "key"))
@@ -45,13 +39,8 @@ class LinearAttention(nn.Module):
         else:
             state = _added(state, k_BTHK, v_BTHE)
             out_BTHE = _read(q_BTHK, state)
-        out = DenseGeneral(
-            dims.width,
-            axis=(-2, -1),
-            use_bias=False,
-            kernel_init=dims.residual_init,
-            dtype=dims.dtype,
-            name="out",
+        out = dims.dense(
+            dims.width, axes=2, use_bias=False, kernel_init=dims.residual_init, name="out"
         )
         y_BTD = out(out_BTHE.astype(x_BTD.dtype))
         return y_BTD, None if cache is None else state, Auxiliary()

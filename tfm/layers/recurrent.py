@@ -7,53 +7,121 @@ import jax
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
+from jax.nn import initializers
 
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.ops.dropout import Dropouts, drop
+from tfm.ops.loops import Dot, scan_time
 from tfm.ops.masks import Mask
+from tfm.ops.products import add_last, flat_product
 
 Carry = Any  # h, or (c, h) of an LSTM
 Carries = Sequence[Sequence[Carry]]  # by layer and direction
 DIRECTIONS = ("forward", "backward")
 
 
-def lstm_gates(params: Any, x_BTD: Array, h_BTH: Array) -> Intermediates:
+def lstm_gates(x: Array, h: Array) -> Intermediates:
     """i, f, g, o, where c′ = f ⊙ c + i ⊙ g and h′ = o ⊙ tanh(c′).  Gers et al. 2000."""
-    fns = {"i": nn.sigmoid, "f": nn.sigmoid, "g": jnp.tanh, "o": nn.sigmoid}
-    return {
-        gate: fn(_affine(params[f"i{gate}"], x_BTD) + _affine(params[f"h{gate}"], h_BTH))
-        for gate, fn in fns.items()
-    }
+    i, f, g, o = jnp.split(x + h, 4, -1)
+    return {"i": nn.sigmoid(i), "f": nn.sigmoid(f), "g": jnp.tanh(g), "o": nn.sigmoid(o)}
 
 
-def gru_gates(params: Any, x_BTD: Array, h_BTH: Array) -> Intermediates:
+def lstm(x: Array, h: Array, carry: Carry) -> Carry:
+    gates = lstm_gates(x, h)
+    c = gates["f"] * carry[0] + gates["i"] * gates["g"]
+    return c, gates["o"] * jnp.tanh(c)
+
+
+def gru_gates(x: Array, h: Array) -> Intermediates:
     """r, z, n, where h′ = (1 − z) ⊙ n + z ⊙ h.  Cho et al. 2014, eq. 5–8; r after W, as cuDNN."""
-    x = {gate: _affine(params[f"i{gate}"], x_BTD) for gate in "rzn"}
-    h = {gate: _affine(params[f"h{gate}"], h_BTH) for gate in "rzn"}
-    r, z = nn.sigmoid(x["r"] + h["r"]), nn.sigmoid(x["z"] + h["z"])
-    return {"r": r, "z": z, "n": jnp.tanh(x["n"] + r * h["n"])}
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = jnp.split(x, 3, -1), jnp.split(h, 3, -1)
+    r, z = nn.sigmoid(x_r + h_r), nn.sigmoid(x_z + h_z)
+    return {"r": r, "z": z, "n": jnp.tanh(x_n + r * h_n)}
 
 
-def _affine(params: Any, x_BTD: Array) -> Array:
-    y_BTH = x_BTD @ params["kernel"].astype(x_BTD.dtype)
-    return y_BTH + params["bias"].astype(y_BTH.dtype)[None, None] if "bias" in params else y_BTH
+def gru(x: Array, h: Array, carry: Carry) -> Carry:
+    gates = gru_gates(x, h)
+    return (1 - gates["z"]) * gates["n"] + gates["z"] * carry
+
+
+def rnn(x: Array, h: Array, carry: Carry) -> Carry:
+    """tanh(U x + W h + b).  Elman 1990."""
+    return jnp.tanh(x + h)
 
 
 class Cell(NamedTuple):
-    """A cell of Flax, what it carries, and its gates as a function of what went into them."""
+    """`step(U x + b, W h, carry)` gives the next carry: the products of all gates side by side.
 
-    make: Callable[..., Any]
+    Weights are named as in Flax, "i" + gate and "h" + gate.
+    """
+
+    step: Callable[[Array, Array, Carry], Carry]
+    names: tuple[str, ...]  # of the gates
+    biases: tuple[str, ...]  # of the weights that have one
     carry: tuple[str, ...] = ("hidden",)
-    gates: Callable[[Any, Array, Array], Intermediates] | None = None
+    gates: Callable[[Array, Array], Intermediates] | None = None
 
 
 CELLS = {
-    "rnn": Cell(nn.SimpleCell),  # tanh(U x + W h + b).  Elman 1990
-    "lstm": Cell(nn.OptimizedLSTMCell, ("cell", "hidden"), lstm_gates),
-    "gru": Cell(nn.GRUCell, gates=gru_gates),
+    "rnn": Cell(rnn, ("",), ("i",)),
+    "lstm": Cell(lstm, tuple("ifgo"), ("hi", "hf", "hg", "ho"), ("cell", "hidden"), lstm_gates),
+    "gru": Cell(gru, tuple("rzn"), ("ir", "iz", "in", "hn"), gates=gru_gates),
 }
+
+
+class Weights(NamedTuple):
+    """Of all gates, side by side."""
+
+    x: Array
+    h: Array
+    bias: Array  # of both sums
+    h_bias: Array | None  # where a gate stands between the two sums
+
+
+class CellWeights(nn.Module):
+    """The weights of a cell, in the type of the computation."""
+
+    cell: str
+    dims: Dims
+
+    @nn.compact
+    def __call__(self, width: int) -> Weights:
+        """For inputs of this width."""
+        cell, dims = CELLS[self.cell], self.dims
+
+        def joined(side: str, features: int, init: Any) -> tuple[Array, Array]:
+            both = [
+                Affine(dims.width, f"{side}{gate}" in cell.biases, init, name=f"{side}{gate}")(
+                    features
+                )
+                for gate in cell.names
+            ]
+            kernels, biases = zip(*both, strict=True)
+            return jnp.concatenate(kernels, -1).astype(dims.dtype), jnp.concatenate(biases)
+
+        x, bias = joined("i", width, dims.kernel_init)
+        h, h_bias = joined("h", dims.width, initializers.orthogonal())
+        if self.cell == "gru":
+            return Weights(x, h, bias, h_bias)
+        return Weights(x, h, bias + h_bias, None)
+
+
+class Affine(nn.Module):
+    """A kernel and a bias; zeros, where it has none."""
+
+    features: int
+    use_bias: bool
+    kernel_init: Any
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[Array, Array]:
+        kernel = self.param("kernel", self.kernel_init, (width, self.features))
+        zeros = jnp.zeros(self.features)
+        return kernel, self.param(
+            "bias", initializers.zeros, zeros.shape
+        ) if self.use_bias else zeros
 
 
 def hidden(carry: Carry) -> Array:
@@ -78,57 +146,85 @@ class Attending(NamedTuple):
     keys_values: tuple[Array, Array]
     mask: Mask
 
+    @property
+    def width(self) -> int:
+        """Of what is found: the heads side by side, as `out` is not projected."""
+        values = self.keys_values[1]
+        return self.module.spec.heads * values.shape[-1]
 
-class AttendingCell(nn.Module):
-    """A cell that reads, beside its input, what its previous state attends to."""
+    def initialize(self, h_BH: Array) -> None:
+        """Create the parameters of the attention, which must be before the loop."""
+        self.module.attend(h_BH[:, None], *self.keys_values, q_pos_BT=self.pos_BT[:, :1])
 
-    cell: nn.Module
-    attention: MultiHeadAttention
-    return_weights: bool
+    def args(self, dropouts: Dropouts | None) -> Any:
+        """All arrays that `attend` reads."""
+        return self.module.variables, self.keys_values, self.mask, dropouts
 
-    def __call__(
-        self,
-        carry: Carry,
-        x: tuple[Array, Array],
-        keys_values: tuple[Array, Array],
-        mask: Mask,
-        dropouts: Dropouts | None,
-    ) -> Any:
-        x_BD, pos_B = x
+    def attend(
+        self, h_BH: Array, pos_B: Array, args: Any, return_weights: bool
+    ) -> tuple[Array, Array | None]:
+        """What a state finds (BE), and by which weights (BHS)."""
+        variables, keys_values, mask, dropouts = args
         dropouts = None if dropouts is None else dropouts.within(pos_B[0])
-        found_BTE, weights_BHTS = self.attention.attend(
-            hidden(carry)[:, None],
+        found: Any = self.module.clone(parent=None).apply(
+            variables,
+            h_BH[:, None],
             *keys_values,
             mask=mask,
             q_pos_BT=pos_B[:, None],
             dropout=None if dropouts is None else dropouts.at("attention"),
-            return_weights=self.return_weights,
+            return_weights=return_weights,
+            method="attend",
         )
-        carry, _ = self.cell(carry, jnp.concatenate([x_BD, found_BTE[:, 0]], -1))
-        return carry, (found_BTE[:, 0], None if weights_BHTS is None else weights_BHTS[:, :, 0])
+        return found[0][:, 0], None if found[1] is None else found[1][:, :, 0]
 
 
 def over_time(
-    cell: nn.Module, carry: Carry, x: Any, valid_BT: Array | None, reverse: bool, *args: Any
+    cell: Cell,
+    weights: Weights,
+    carry: Carry,
+    x_BTD: Array,
+    valid_BT: Array | None,
+    reverse: bool = False,
+    attending: Attending | None = None,
+    dropouts: Dropouts | None = None,
+    return_weights: bool = False,
 ) -> tuple[Carry, Carry, Any]:
-    """The last carry, all of them (BTH), and what the cell returned; x is BT… arrays."""
+    """The last carry, all of them (BTH), and what was attended to: the context and the weights.
 
-    def step(cell, carry, x, valid_B, *args):
-        new, out = cell(carry, x, *args)
+    What of the inputs is known before the loop is multiplied before it.
+    """
+    x_TBD = x_BTD.swapaxes(0, 1)
+    width = x_TBD.shape[-1]
+    kernels = {"h": weights.h}
+    if attending is not None:
+        kernels["context"] = weights.x[width:]
+    x_TBG = flat_product(x_TBD, weights.x[:width]).astype(jnp.float32)
+    x_TBG = add_last(x_TBG, weights.bias).astype(x_TBD.dtype)
+
+    def step(dot: Dot, args: Any, carry: Carry, each: Any) -> tuple[Carry, Any]:
+        (h_bias, attend_args), (x_BG, valid_B, pos_B) = args, each
+        found = None
+        if attending is not None:
+            found = attending.attend(hidden(carry), pos_B, attend_args, return_weights)
+            x_BG = x_BG + dot("context", found[0])
+        h_BG = dot("h", hidden(carry))
+        if h_bias is not None:
+            h_BG = (h_BG + h_bias[None]).astype(h_BG.dtype)
+        new = cell.step(x_BG, h_BG, carry)
         if valid_B is not None:
             new = jax.tree.map(lambda a, b: jnp.where(valid_B[:, None], a, b), new, carry)
-        return new, (new, out if args else None)
+        return new, (new, found)
 
-    scan = nn.scan(
-        step,
-        variable_broadcast="params",
-        split_rngs={"params": False},
-        in_axes=(1, 1, *(nn.broadcast for _ in args)),
-        out_axes=1,
-        reverse=reverse,
+    over = None if attending is None else attending.args(dropouts)
+    pos_TB = None if attending is None else attending.pos_BT.swapaxes(0, 1)
+    valid_TB = None if valid_BT is None else valid_BT.swapaxes(0, 1)
+    args = weights.h_bias, over
+    last, (carries, found) = scan_time(
+        step, kernels, args, carry, (x_TBG, valid_TB, pos_TB), reverse
     )
-    last, (carries, out) = scan(cell, carry, x, valid_BT, *args)
-    return last, carries, out
+    carries, found = jax.tree.map(lambda x: x.swapaxes(0, 1), (carries, found))
+    return last, carries, found
 
 
 class RecurrentStack(nn.Module):
@@ -164,31 +260,31 @@ class RecurrentStack(nn.Module):
         last: list[list[Carry]] = []
         each: list[Intermediates] = []
         found: Intermediates = {}
+        shown = "weights" in capture
         for n in range(self.layers):
             x_BTD = drop(x_BTD, dropouts, "residual", f"layer_{n}") if n else x_BTD
             ends: list[Carry] = []
             halves: list[Intermediates] = []
             for d, direction in enumerate(DIRECTIONS[: 1 + self.bidirectional]):
-                name = f"{direction}_{n}"
-                cell = kind.make(
-                    dims.width, kernel_init=dims.kernel_init, dtype=dims.dtype, name=name
-                )
                 zeros = zero_carry(kind, dims.width, x_BTD.shape[0], x_BTD.dtype)
                 begin = zeros if start is None else start[n][d]
-                if attending is None or n:
-                    end, carries, _ = over_time(cell, begin, x_BTD, valid_BT, d == 1)
-                else:
-                    both = AttendingCell(cell, attending.module, "weights" in capture)
-                    args = attending.keys_values, attending.mask, dropouts
-                    x = x_BTD, attending.pos_BT
-                    end, carries, out = over_time(both, begin, x, valid_BT, d == 1, *args)
+                first = None if n else attending
+                more = 0 if first is None else first.width
+                own = CellWeights(self.cell, dims, name=f"{direction}_{n}")
+                weights = own(x_BTD.shape[-1] + more)
+                if first is not None and self.is_initializing():
+                    first.initialize(hidden(begin))
+                end, carries, out = over_time(
+                    kind, weights, begin, x_BTD, valid_BT, d == 1, first, dropouts, shown
+                )
+                if first is not None:
                     found = {"context_BTE": out[0]}
                     found |= {} if out[1] is None else {"weights_BHTS": out[1].swapaxes(1, 2)}
                     x_BTD = jnp.concatenate([x_BTD, out[0]], -1)
                 ends.append(end)
                 halves.append({"states_NBTH": hidden(carries)})
                 if "gates" in capture:
-                    halves[d] |= _gates(kind, cell, begin, carries, x_BTD, d == 1)
+                    halves[d] |= _gates(kind, weights, begin, carries, x_BTD, d == 1)
             last.append(ends)
             each.append(jax.tree.map(lambda *both: jnp.concatenate(both, -1), *halves))
             x_BTD = each[n]["states_NBTH"]
@@ -199,14 +295,18 @@ class RecurrentStack(nn.Module):
 
 
 def _gates(
-    kind: Cell, cell: nn.Module, begin: Carry, carries: Carry, x_BTD: Array, reverse: bool
+    kind: Cell, weights: Weights, begin: Carry, carries: Carry, x_BTD: Array, reverse: bool
 ) -> Intermediates:
     """The gates of all steps at once, from their inputs and the states they started with."""
     if kind.gates is None:
         return {}
     first_BTH, h_BTH = hidden(begin)[:, None], hidden(carries)
     before = [h_BTH[:, 1:], first_BTH] if reverse else [first_BTH, h_BTH[:, :-1]]
-    gates = kind.gates(cell.variables["params"], x_BTD, jnp.concatenate(before, 1))
+    h_BTG = flat_product(jnp.concatenate(before, 1), weights.h)
+    if weights.h_bias is not None:
+        h_BTG = h_BTG + weights.h_bias[None, None]
+    x_BTG = flat_product(x_BTD, weights.x) + weights.bias[None, None]
+    gates = kind.gates(x_BTG.astype(x_BTD.dtype), h_BTG.astype(x_BTD.dtype))
     found = {f"gate_{gate}_NBTH": value for gate, value in gates.items()}
     return found | ({"cells_NBTH": carries[0]} if isinstance(carries, tuple) else {})
 

@@ -50,10 +50,11 @@ class Decoder(nn.Module):
         prefix_B: Array | None = None,
         dropouts: Dropouts | None = None,
         train: bool = False,
+        head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
         """The first `prefix_B` positions see one another. `capture` may name "states" and
-        "weights"."""
+        "weights". With `head=False` the last states are given instead of the logits."""
         check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights")
         mask = self.spec.mask.entry
@@ -70,10 +71,11 @@ class Decoder(nn.Module):
             capture=capture,
         )
         x_BTD, _, auxiliary = self.decoder(self.embed(tokens_BT), context)
-        logits_BTV = self._logits(x_BTD)
-        return outputs(logits_BTV, capture, auxiliary.intermediates, auxiliary.losses)
+        out = self.logits(x_BTD) if head else x_BTD
+        return outputs(out, capture, auxiliary.intermediates, auxiliary.losses)
 
-    def _logits(self, x_BTD: Array) -> Array:
+    def logits(self, x_BTD: Array) -> Array:
+        """Of the states that the model gives with head=False."""
         return self.embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
 
     def init_cache(self, batch: int, length: int) -> Cache:
@@ -90,5 +92,5 @@ class Decoder(nn.Module):
         context = cache.context(self.spec.mask.entry, tokens_BT, valid_BT)
         x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
         count_B = cache.after(tokens_BT, valid_BT)
-        logits_BTV = cache.guard(self._logits(x_BTD), count_B)
+        logits_BTV = cache.guard(self.logits(x_BTD), count_B)
         return logits_BTV, cache.replace(layers=layers, count_B=count_B)

@@ -61,9 +61,11 @@ class EncoderDecoder(nn.Module):
         decoder_segment_BT: Array | None = None,
         dropouts: Dropouts | None = None,
         train: bool = False,
+        head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states" and "weights"; each side's are under "encoder", "decoder"."""
+        """`capture` may name "states" and "weights"; each side's are under "encoder", "decoder".
+        With `head=False` the last states are given instead of the logits."""
         check_packed(self.spec, source_segment_BS)
         check_capture(capture, "states", "weights")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
@@ -94,7 +96,7 @@ class EncoderDecoder(nn.Module):
         sides = {"encoder": read, "decoder": written}
         losses = {f"{k}_{n}": x for k, side in sides.items() for n, x in side.losses.items()}
         intermediates = {name: dict(side.intermediates) for name, side in sides.items()}
-        return outputs(self._logits(x_BTD), capture, intermediates, losses)
+        return outputs(self.logits(x_BTD) if head else x_BTD, capture, intermediates, losses)
 
     def encode(
         self,
@@ -118,7 +120,8 @@ class EncoderDecoder(nn.Module):
         x_BSD, _, auxiliary = self.encoder(self.embed(source_BS), context)
         return x_BSD, auxiliary
 
-    def _logits(self, x_BTD: Array) -> Array:
+    def logits(self, x_BTD: Array) -> Array:
+        """Of the states that the model gives with head=False."""
         if self.spec.scale_head:
             x_BTD = x_BTD * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
         return self.decoder_embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
@@ -145,5 +148,5 @@ class EncoderDecoder(nn.Module):
         context = cache.context(mask, tokens_BT, valid_BT, source_mask=source_mask)
         x_BTD, layers, _ = self.decoder(self.decoder_embed(tokens_BT), context, cache.layers)
         count_B = cache.after(tokens_BT, valid_BT)
-        logits_BTV = cache.guard(self._logits(x_BTD), count_B)
+        logits_BTV = cache.guard(self.logits(x_BTD), count_B)
         return logits_BTV, cache.replace(layers=layers, count_B=count_B)

@@ -39,13 +39,15 @@ class Recurrent(nn.Module):
         valid_BT: Array | None = None,
         dropouts: Dropouts | None = None,
         train: bool = False,
+        head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states" and, of an LSTM (with its cells) or a GRU, "gates"."""
+        """`capture` may name "states" and, of an LSTM (with its cells) or a GRU, "gates".
+        With `head=False` the last states are given instead of the logits."""
         check_capture(capture, "states", *(["gates"] if CELLS[self.spec.cell].gates else []))
         start = self._start(vector_BD, tokens_BT.shape[0])
-        logits, _, intermediates = self._run(tokens_BT, start, valid_BT, dropouts, capture)
-        return outputs(logits, capture, intermediates)
+        x, _, intermediates = self._run(tokens_BT, start, valid_BT, dropouts, capture)
+        return outputs(self.logits(x) if head else x, capture, intermediates)
 
     def _start(self, vector_BD: Array | None, batch: int) -> Carries | None:
         spec = self.spec
@@ -71,8 +73,11 @@ class Recurrent(nn.Module):
             x_BTD, valid_BT=valid_BT, start=start, dropouts=dropouts, capture=names
         )
         x = drop(final(last[-1]) if self.spec.shape == "N:1" else x, dropouts, "head")
-        logits = self.embed.logits(x) if self.spec.tied else self.head(x)
-        return logits.astype(jnp.float32), last, intermediates
+        return x, last, intermediates
+
+    def logits(self, x: Array) -> Array:
+        """Of the states that the model gives with head=False."""
+        return (self.embed.logits(x) if self.spec.tied else self.head(x)).astype(jnp.float32)
 
     def init_cache(
         self, batch: int, length: int | None = None, *, vector_BD: Array | None = None
@@ -91,5 +96,5 @@ class Recurrent(nn.Module):
         self, tokens_BT: Array, cache: Carries, *, valid_BT: Array | None = None
     ) -> tuple[Array, Carries]:
         """Logits of tokens that follow those before, and the states after them."""
-        logits_BTV, last, _ = self._run(tokens_BT, cache, valid_BT)
-        return logits_BTV, last
+        x_BTH, last, _ = self._run(tokens_BT, cache, valid_BT)
+        return self.logits(x_BTH), last

@@ -75,23 +75,26 @@ class SeqToSeq(nn.Module):
         decoder_valid_BT: Array | None = None,
         dropouts: Dropouts | None = None,
         train: bool = False,
+        head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
         """`capture` may name "states", "weights" (of attention) and "gates" (of an LSTM or a GRU);
-        each side's are under "encoder", "decoder"."""
+        each side's are under "encoder", "decoder". With `head=False` what the head reads is given
+        instead of the logits."""
         gates = ("gates",) if CELLS[self.spec.cell].gates else ()
         check_capture(capture, "states", *gates, *(("weights",) if self.spec.attends else ()))
         names = tuple(name for name in capture if name != "losses")
         cache, read = self._encode(source_BS, source_valid_BS, dropouts, names)
         if train and dropouts is not None and "teacher" in dropouts.rates:
-            if names:
-                raise UserError(f"capture={names}: not with dropout.teacher, in training")
+            if names or not head:
+                what = f"capture={names}" if names else "head=False"
+                raise UserError(f"{what}: not with dropout.teacher, in training")
             logits = self._decode_sampled(decoder_input_BT, cache, decoder_valid_BT, dropouts)
             return outputs(logits, capture, {})
-        logits, _, written = self._decode(
-            decoder_input_BT, cache, decoder_valid_BT, dropouts, names
+        x_BTD, _, written = self._decode(decoder_input_BT, cache, decoder_valid_BT, dropouts, names)
+        return outputs(
+            self.logits(x_BTD) if head else x_BTD, capture, {"encoder": read, "decoder": written}
         )
-        return outputs(logits, capture, {"encoder": read, "decoder": written})
 
     def init_cache(
         self, source_BS: Array, length: int | None = None, *, source_valid_BS: Array | None = None
@@ -103,8 +106,12 @@ class SeqToSeq(nn.Module):
         self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None
     ) -> tuple[Array, Cache]:
         """Logits of tokens that follow those before, and the cache after them."""
-        logits_BTV, cache, _ = self._decode(tokens_BT, cache, valid_BT)
-        return logits_BTV, cache
+        x_BTD, cache, _ = self._decode(tokens_BT, cache, valid_BT)
+        return self.logits(x_BTD), cache
+
+    def logits(self, x_BTD: Array) -> Array:
+        """Of what the model gives with head=False."""
+        return self.head(x_BTD).astype(jnp.float32)
 
     def _encode(
         self,
@@ -151,8 +158,9 @@ class SeqToSeq(nn.Module):
             token_B = jnp.where(own_B, predicted_B, token_B)
             valid_B1 = None if valid_B is None else valid_B[:, None]
             inside = dropouts.within(number)
-            logits_BTV, cache, _ = module._decode(token_B[:, None], cache, valid_B1, inside)
-            return (cache, jnp.argmax(logits_BTV[:, 0], -1)), logits_BTV[:, 0]
+            x_BTD, cache, _ = module._decode(token_B[:, None], cache, valid_B1, inside)
+            logits_BV = module.logits(x_BTD)[:, 0]
+            return (cache, jnp.argmax(logits_BV, -1)), logits_BV
 
         scan = nn.scan(
             step,
@@ -209,10 +217,10 @@ class SeqToSeq(nn.Module):
             if weights_BHTS is not None:
                 intermediates["weights_BHTS"] = weights_BHTS
         read_BTD = jnp.tanh(self.readout(jnp.concatenate([context_BTE, x_BTH], -1)))
-        logits_BTV = self.head(drop(read_BTD, dropouts, "head")).astype(jnp.float32)
+        read_BTD = drop(read_BTD, dropouts, "head")
         new: Any = length if valid_BT is None else jnp.sum(valid_BT, 1)
         cache = cache.replace(states=states, count_B=cache.count_B + new)
-        return logits_BTV, cache, intermediates
+        return read_BTD, cache, intermediates
 
     def _check_length(self, name: str, x_BTD: Array) -> None:
         longest = self.spec.max_length

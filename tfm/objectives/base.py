@@ -1,7 +1,7 @@
 """What an objective is: how examples become a batch, and what is counted of a model's answers."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import flax.struct
@@ -12,6 +12,8 @@ from jax import numpy as jnp
 
 from tfm.data.dataset import FORMS, Dataset, Examples
 from tfm.names import UserError
+from tfm.ops.losses import log_loss
+from tfm.ops.products import argmax_last
 
 Sums = Mapping[str, np.ndarray]
 
@@ -83,15 +85,41 @@ class Objective:
 def cross_entropy(
     logits: Array, batch: Batch, label_smoothing: Array | None = None
 ) -> dict[str, Array]:
-    log_p = jax.nn.log_softmax(logits)
-    loss = -jnp.take_along_axis(log_p, batch.labels[..., None], -1)[..., 0]
-    correct = (jnp.argmax(logits, -1) == batch.labels).astype(jnp.float32)
+    loss = log_loss(logits, batch.labels)
+    correct = (argmax_last(logits) == batch.labels).astype(jnp.float32)
     out = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
     if label_smoothing is not None:  # Szegedy et al. 2016, §7
-        mean = jnp.mean(log_p, -1)
+        mean = jnp.mean(jax.nn.log_softmax(logits), -1)
         out["smoothed"] = (1 - label_smoothing) * loss - label_smoothing * mean
     axes = tuple(range(1, batch.weights.ndim))
     return {name: jnp.sum(x * batch.weights, axes) for name, x in out.items()}
+
+
+def chunked_loss(
+    objective: Objective,
+    logits: Callable[[Array], Array],
+    x_BTD: Array,
+    batch: Batch,
+    label_smoothing: Array | None,
+    length: int,
+) -> dict[str, Array]:
+    """`objective.loss` of `logits(x)`, `length` positions at a time: the logits of all others are
+    not held, and are made again for the gradient."""
+    missing = -x_BTD.shape[1] % length
+
+    def cut(x: Array) -> Array:
+        """TB…, in parts of `length` positions; those added at the end weigh nothing."""
+        x = jnp.pad(x, ((0, 0), (0, missing), *((0, 0),) * (x.ndim - 2)))
+        return jnp.moveaxis(x.reshape(len(x), -1, length, *x.shape[2:]), 1, 0)
+
+    @jax.checkpoint
+    def part(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> dict[str, Array]:
+        own = batch.replace(labels=labels_BT, weights=weights_BT)
+        return objective.loss(logits(x_BTD), own, label_smoothing)
+
+    parts = tuple(map(cut, (x_BTD, batch.labels, batch.weights)))
+    _, sums = jax.lax.scan(lambda carry, each: (carry, part(*each)), None, parts)
+    return {name: jnp.sum(x, 0) for name, x in sums.items()}
 
 
 def int32(x: np.ndarray) -> np.ndarray:

@@ -10,22 +10,34 @@ from tfm.data.draws import key_of
 from tfm.data.order import Plan
 from tfm.objectives.base import Batch, Objective
 
+VALID = ("valid_BT", "source_valid_BS", "decoder_valid_BT")
+
 
 def train_batch(objective: Objective, dataset: Dataset, plan: Plan, seed: int, step: int) -> Batch:
     """The batch of a step. What the objective draws is a function of (seed, step) too."""
     rng = _rng(key_of(seed, "objective"), step)
-    return objective.prepare(dataset.take(plan.rows(step)), dataset, rng)
+    return _prepare(objective, dataset, plan.rows(step), rng)
 
 
 def eval_batches(objective: Objective, dataset: Dataset, size: int) -> Iterator[Batch]:
     """All examples in order, in batches of one shape: the last is filled up with weight 0."""
     for number, begin in enumerate(range(0, len(dataset), size)):
         rows = np.arange(begin, begin + size)
-        examples = dataset.take(np.minimum(rows, len(dataset) - 1))
-        batch = objective.prepare(examples, dataset, _rng(key_of(0, "evaluation"), number))
+        rng = _rng(key_of(0, "evaluation"), number)
+        batch = _prepare(objective, dataset, np.minimum(rows, len(dataset) - 1), rng)
         weights = np.array(batch.weights)
         weights[rows >= len(dataset)] = 0
         yield batch.replace(weights=weights)
+
+
+def _prepare(
+    objective: Objective, dataset: Dataset, rows: np.ndarray, rng: np.random.Generator
+) -> Batch:
+    """The batch of some rows. Where no row is padded, a model need not know which tokens are."""
+    batch = objective.prepare(dataset.take(rows), dataset, rng)
+    if dataset.padded:
+        return batch
+    return batch.replace(inputs={k: x for k, x in batch.inputs.items() if k not in VALID})
 
 
 def _rng(key: int, number: int) -> np.random.Generator:

@@ -50,7 +50,7 @@ def cut_plane(
         edge = LARGEST_EDGE
         numbers = numbers_per_pair(q_BTHK, k_BSGK, logits)
         while edge > SMALLEST_EDGE and (
-            numbers * edge * (max(edge, cols) if whole_rows else edge) > TILE_ELEMENTS
+            numbers * min(edge, rows) * (cols if whole_rows else min(edge, cols)) > TILE_ELEMENTS
         ):
             edge //= 2
     return Grid(rows, cols, min(edge, rows), cols if whole_rows else min(edge, cols), plain)

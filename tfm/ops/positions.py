@@ -15,6 +15,7 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.names import UserError
+from tfm.ops.products import add_last
 
 F32 = jnp.float32
 
@@ -255,7 +256,10 @@ POSITIONS = {
 
 
 def add(x_BTD: Array, table_BTD: Array) -> Array:
-    return x_BTD + table_BTD
+    if len(table_BTD) > 1:
+        return x_BTD + table_BTD
+    # The same for all rows: the gradient of the table is a sum over rows, as that of a bias.
+    return add_last(x_BTD.reshape(len(x_BTD), -1), table_BTD.ravel()).reshape(x_BTD.shape)
 
 
 def multiply(x_BTD: Array, table_BTD: Array) -> Array:

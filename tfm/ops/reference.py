@@ -1,10 +1,15 @@
 """The whole matrix at once: for reading, testing, looking at weights, and short sequences."""
 
-from jax import Array, lax
+import functools
+from collections.abc import Callable
+
+import jax
+from jax import Array
 from jax import numpy as jnp
 
 from tfm.ops import dropout as drop
 from tfm.ops.normalizers import Normalizer
+from tfm.ops.products import sum_last
 from tfm.ops.tiles import FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
 
 
@@ -44,7 +49,36 @@ def normalize(norm: Normalizer, logits_BHTS: Array, visible_BHTS: Array) -> Arra
         some = jnp.any(visible_BHTS, axis=-1, keepdims=True)
         return jnp.where(visible_BHTS, norm.row(jnp.where(some, shown, 0.0)), 0.0)
     assert norm.total is not None
-    most = lax.stop_gradient(jnp.max(shown, axis=-1, keepdims=True, initial=FLOOR))
-    total = jnp.sum(jnp.exp(shown - most), axis=-1, keepdims=True)
-    lse = most + jnp.log(jnp.where(total > 0, total, 1.0))
-    return jnp.exp(shown - norm.total(lse))
+    return _by_total(norm.total, shown)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_total(total: Callable[[Array], Array], logits_BHTS: Array) -> Array:
+    """exp(logits − total(lse)), with one exponential for each pair."""
+    return _by_total_forward(total, logits_BHTS)[0]
+
+
+def _by_total_forward(
+    total: Callable[[Array], Array], logits_BHTS: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    most = jnp.max(logits_BHTS, axis=-1, keepdims=True, initial=FLOOR)
+    exp_BHTS = jnp.exp(logits_BHTS - most)
+    sum_BHT1 = sum_last(exp_BHTS)
+    lse_BHT1 = most + jnp.log(jnp.where(sum_BHT1 > 0, sum_BHT1, 1.0))
+    weights_BHTS = exp_BHTS * jnp.exp(most - total(lse_BHT1))
+    return weights_BHTS, (weights_BHTS, lse_BHT1)
+
+
+def _by_total_backward(
+    total: Callable[[Array], Array], saved: tuple[Array, Array], d_weights_BHTS: Array
+) -> tuple[Array]:
+    """With w = exp(s − f(lse)): ds = w (dw − softmax/w · f′(lse) · Σ w dw)."""
+    weights_BHTS, lse_BHT1 = saved
+    f_BHT1, slope = jax.vjp(total, lse_BHT1)
+    inner_BHT1 = sum_last(weights_BHTS * d_weights_BHTS)
+    share_BHT1 = jnp.exp(jnp.where(lse_BHT1 > FLOOR, f_BHT1 - lse_BHT1, 0.0))
+    (moved_BHT1,) = slope(inner_BHT1)
+    return (weights_BHTS * (d_weights_BHTS - share_BHT1 * moved_BHT1),)
+
+
+_by_total.defvjp(_by_total_forward, _by_total_backward)

@@ -103,14 +103,16 @@ def update(
     spec: OptimizerSpec,
     numbers: Mapping[str, Array],
     grads: Tree,
+    norm: Array,
     state: Tree,
     params: Tree,
     step: Array,
     steps: int,
 ) -> tuple[Tree, Tree]:
-    """New parameters and state."""
+    """New parameters and state. `norm` is that of all gradients."""
     if "clip" in numbers:
-        grads, _ = optax.clip_by_global_norm(numbers["clip"]).update(grads, optax.EmptyState())
+        shrink = numbers["clip"] / jnp.maximum(norm, numbers["clip"])
+        grads = jax.tree.map(lambda g: g * shrink.astype(g.dtype), grads)
     decays = None
     if "weight_decay" in numbers:
         share = numbers["weight_decay"]

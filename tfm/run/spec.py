@@ -53,6 +53,7 @@ class TrainSpec(Spec):
     accumulate: int = size(1)  # parts of a batch, one after another, whose gradients are summed
     ema: float | None = rate(None)  # decay of the running mean of the weights that is evaluated
     label_smoothing: float | None = rate(None)
+    loss_chunk: int | None = size(None)  # positions whose logits are held at a time; None: all
     allow_leak: bool = False  # train a model that sees what it must predict
     on_nonfinite: Named = choice(lambda: ON_NONFINITE, "stop")  # loss or gradient
     log_every: int = size(50)
@@ -98,6 +99,15 @@ class RunSpec(Spec):
                 "train.label_smoothing",
                 f"{{key}}={self.train.label_smoothing}: objective={str(self.objective)!r} has no "
                 "labels to smooth",
+            )
+        by_position = self.objective.entry.labels_in is not None
+        if self.train.loss_chunk is not None and not (
+            by_position and hasattr(build.MODELS[family], "logits")
+        ):
+            raise SpecError(
+                "train.loss_chunk",
+                f"{{key}}={self.train.loss_chunk}: objective={str(self.objective)!r} of a model of "
+                f"the family {family!r} cannot be computed in parts",
             )
         warmup = getattr(self.optimizer.schedule.entry, "warmup", 0)
         if warmup > self.train.steps:

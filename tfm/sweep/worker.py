@@ -34,6 +34,7 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
     from tfm import runtime
     from tfm.names import UserError
 
+    runtime.keep_memory()
     runtime.cache_compilations()
     try:
         runtime.check_compiler()

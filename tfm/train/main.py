@@ -23,7 +23,7 @@ from tfm import config as configs
 from tfm.check.entries import check_entries
 from tfm.names import UserError
 from tfm.run import spec
-from tfm.runtime import cache_compilations, check_compiler
+from tfm.runtime import cache_compilations, check_compiler, keep_memory
 from tfm.train import loop
 
 DIVERGED = 3  # exit code
@@ -71,6 +71,7 @@ def main(argv: Sequence[str]) -> None:
     workdir = given.options["workdir"]
     trust = "trust" in given.flags
     run = spec.read(configs.from_command_line(given.config, spec.RunSpec, trust=trust))
+    keep_memory()
     cache_compilations()
     check_compiler()
     check_entries(run)

@@ -5,12 +5,13 @@ from typing import Any
 
 import flax.struct
 import jax
+import optax
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
 from tfm.checkpoint import evaluated
-from tfm.evaluate.metrics import eval_step
+from tfm.evaluate.metrics import eval_step, head_options, sums_of
 from tfm.objectives.base import Batch, Objective
 from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
@@ -92,9 +93,11 @@ def train_step(
             dropouts=dropouts,
             capture=("losses",),
             mutable=list(model_state),
+            **head_options(spec.loss_chunk),
         )
-        logits, intermediates = output
-        sums = objective.loss(logits, part, numbers.get("label_smoothing"))
+        x, intermediates = output
+        smoothing = numbers.get("label_smoothing")
+        sums = sums_of(module, objective, {"params": params}, x, part, smoothing, spec.loss_chunk)
         sums = {name: jnp.sum(x) for name, x in sums.items()}
         minimised = sums.pop("smoothed", sums["loss"]) / total
         for auxiliary in intermediates["losses"].values():
@@ -119,10 +122,10 @@ def train_step(
         carry = zeros, sums, state.model_state
         (grads, sums, model_state), _ = jax.lax.scan(accumulate, carry, (parts, keys))
 
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
+    norm = optax.tree.norm(grads)
     finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
     params, opt_state = optimizer.update(
-        opt, numbers, grads, state.opt_state, state.params, state.step, spec.steps
+        opt, numbers, grads, norm, state.opt_state, state.params, state.step, spec.steps
     )
     own = {**sums, "norm": norm, "steps": jnp.float32(1)}
     new = state.replace(
@@ -167,5 +170,7 @@ def compiled(
             ),
             donate_argnums=0,
         ),
-        jax.jit(lambda variables, batch: eval_step(module, objective, variables, batch)),
+        jax.jit(
+            lambda variables, batch: eval_step(module, objective, variables, batch, spec.loss_chunk)
+        ),
     )

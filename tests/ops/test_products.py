@@ -1,0 +1,141 @@
+"""The fast forms against plain ones, and their gradients against NumPy in float64."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+from tfm.ops import products
+from tfm.ops.activations import gelu
+from tfm.ops.loops import scan_time
+from tfm.ops.losses import log_loss
+from tfm.ops.norms import standardize
+
+
+def random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def pull(fn, d_out, *args):
+    out, back = jax.vjp(fn, *args)
+    return out, back(d_out)
+
+
+def wide(*arrays):
+    return [np.asarray(x, np.float64) for x in arrays]
+
+
+@pytest.mark.parametrize(("inner", "outer"), [((6,), (4, 5)), ((3, 8), (2,)), ((2, 2), (30,))])
+def test_a_product_over_all_tokens(inner, outer):
+    x, w, d_y = random(3, 7, *inner), random(*inner, *outer, seed=1), random(3, 7, *outer, seed=2)
+    axes = tuple(range(2, 2 + len(inner))), tuple(range(len(inner)))
+    y, (d_x, d_w) = pull(lambda x, w: products.flat_dot_general(x, w, (axes, ((), ()))), d_y, x, w)
+    x, w, d_y = wide(x, w, d_y)
+    last = tuple(range(2, d_y.ndim)), tuple(range(len(inner), w.ndim))
+    np.testing.assert_allclose(y, np.tensordot(x, w, axes), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_x, np.tensordot(d_y, w, last), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_w, np.tensordot(x, d_y, ((0, 1), (0, 1))), rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_no_dense_layer_is_multiplied_as_it_is():
+    x, w = random(3, 4, 5), random(3, 5, 2)
+    y = products.flat_dot_general(x, w, (((2,), (1,)), ((0,), (0,))))
+    np.testing.assert_allclose(y, np.einsum("bij,bjk->bik", *wide(x, w)), rtol=1e-5, atol=1e-5)
+
+
+def test_sums():
+    x = random(5, 6, 7)
+    (exact,) = wide(x)
+    np.testing.assert_allclose(products.sum_last(x), exact.sum(-1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(products.sum_rows(x), exact.sum((0, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fn", "plain"), [(products.add_last, np.add), (products.scale_last, np.multiply)]
+)
+def test_a_vector_for_all_tokens(fn, plain):
+    x, b, d_y = random(3, 4, 5), random(5, seed=1), random(3, 4, 5, seed=2)
+    y, (d_x, d_b) = pull(fn, d_y, x, b)
+    x, b, d_y = wide(x, b, d_y)
+    by_x, by_b = (d_y, d_y) if plain is np.add else (d_y * b, d_y * x)
+    np.testing.assert_allclose(y, plain(x, b), rtol=1e-6)
+    np.testing.assert_allclose(d_x, by_x, rtol=1e-6)
+    np.testing.assert_allclose(d_b, by_b.sum((0, 1)), rtol=1e-5, atol=1e-6)
+
+
+def test_the_first_of_equal_numbers_is_the_greatest():
+    x = jnp.asarray([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0], [-2.0, -5.0, -1.0]])
+    assert products.argmax_last(x).tolist() == np.argmax(x, -1).tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_a_norm_and_its_gradient(center):
+    def by_hand(x):
+        x = x - x.mean(-1, keepdims=True) if center else x
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3)
+
+    x, d_y = random(3, 4, 9), random(3, 4, 9, seed=1)
+    y, (d_x,) = pull(lambda x: standardize(x, 1e-3, center), d_y, x)
+    np.testing.assert_allclose(y, by_hand(wide(x)[0]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(d_x, differences(by_hand, *wide(x, d_y)), rtol=1e-4, atol=1e-5)
+
+
+def differences(fn, x, d_y, step=1e-6):
+    """The gradient of Σ dy · fn(x), by central differences in float64."""
+    found = np.zeros_like(x)
+    for place in np.ndindex(x.shape):
+        moved = np.zeros_like(x)
+        moved[place] = step
+        found[place] = np.sum(d_y * (fn(x + moved) - fn(x - moved))) / (2 * step)
+    return found
+
+
+def test_gelu():
+    x = jnp.linspace(-6, 6, 101)
+    (exact,) = wide(x)
+    slope = norm.cdf(exact) + exact * norm.pdf(exact)
+    np.testing.assert_allclose(gelu(x), exact * norm.cdf(exact), atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(gelu))(x), slope, atol=1e-6)
+    np.testing.assert_allclose(jax.jvp(gelu, (x,), (jnp.ones_like(x),))[1], slope, atol=1e-6)
+
+
+def test_the_log_loss():
+    logits, d = 50 * random(4, 5, 7), random(4, 5, seed=1)
+    labels = jnp.asarray(np.random.default_rng(2).integers(0, 7, (4, 5)))
+    loss, (d_logits, _) = pull(log_loss, d, logits, labels)
+    x, d = wide(logits, d)
+    p = np.exp(x - logsumexp(x, -1, keepdims=True))
+    one_hot = np.eye(7)[np.asarray(labels)]
+    expected = logsumexp(x, -1) - (x * one_hot).sum(-1)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_logits, d[..., None] * (p - one_hot), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_over_time_has_the_gradients_of_a_scan(reverse):
+    weights = {"h": random(3, 3), "x": random(2, 3, seed=1)}
+    bias, start, xs = random(3, seed=2), random(4, 3, seed=3), random(5, 4, 2, seed=4)
+
+    def step(dot, bias, h, x):
+        h = jnp.tanh(dot("h", h) + dot("x", x) + bias[None])
+        return h, h**2
+
+    def ours(weights, bias, start, xs):
+        last, ys = scan_time(step, weights, bias, start, xs, reverse)
+        return jnp.sum(last * jnp.arange(3.0)[None]) + jnp.sum(ys * xs[..., :1])
+
+    def plain(weights, bias, start, xs):
+        def body(h, x):
+            return step(lambda name, x: x @ weights[name], bias, h, x)
+
+        last, ys = jax.lax.scan(body, start, xs, reverse=reverse)
+        return jnp.sum(last * jnp.arange(3.0)[None]) + jnp.sum(ys * xs[..., :1])
+
+    args = weights, bias, start, xs
+    assert float(ours(*args)) == pytest.approx(float(plain(*args)), rel=1e-6)
+    found, expected = (jax.grad(fn, (0, 1, 2, 3))(*args) for fn in (ours, plain))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
+    )
