@@ -22,8 +22,8 @@ from tfm.ops.dropout import drop
 from tfm.ops.positions import Position
 
 SCANNED, UNROLLED = "layers", re.compile(r"layer_(\d+)")
-# So few scanned layers are compiled one by one: a step is faster by a tenth, for which compiling
-# takes up to twice as long. Their parameters are stacked all the same.
+# So few scanned layers are compiled one by one: a step is faster by a tenth, and compiling it takes
+# about half as long again. Their parameters are stacked all the same.
 UNROLL = 6
 
 
