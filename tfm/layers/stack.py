@@ -23,7 +23,9 @@ from tfm.ops.positions import Position
 
 SCANNED, UNROLLED = "layers", re.compile(r"layer_(\d+)")
 # So few scanned layers are compiled one by one: a step is faster by a tenth, and compiling it takes
-# about half as long again. Their parameters are stacked all the same.
+# about half as long again. Their parameters are stacked all the same. Not with norms after each
+# part: between unrolled layers XLA then fuses the gradient's whole chain of norms into each reader
+# of a part of it, which is slower than the loop.
 UNROLL = 6
 
 
@@ -113,13 +115,14 @@ class Stack(nn.Module):
                 position_params=params.create(self, "position", self.position, sizes)
             )
         if spec.scan:
+            pre_norm = spec.norm.placement == "pre"
             run = nn.scan(
                 lambda block, x_BTD, each, context: block(x_BTD, each, context),
                 variable_axes={"params": 0, "batch_stats": 0},
                 split_rngs={"params": True},
                 in_axes=(0, nn.broadcast),
                 length=self.count,
-                unroll=self.count if self.count <= UNROLL else 1,
+                unroll=self.count if self.count <= UNROLL and pre_norm else 1,
             )
             numbers = jnp.arange(self.count)
             x_BTD, (cache, own) = run(self.layers, x_BTD, (numbers, cache), context)

@@ -16,6 +16,7 @@ from tfm.layers.stack import Stack
 from tfm.models.common import check_capture, check_packed, known, outputs, visible
 from tfm.models.spec import EncoderSpec
 from tfm.ops.dropout import Dropouts, drop
+from tfm.ops.products import add_last
 
 
 class Encoder(nn.Module):
@@ -68,7 +69,7 @@ class Encoder(nn.Module):
                     spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, valid_BT, train
                 )
                 bias_V = self.param("masked_lm_bias", initializers.zeros, (known(spec.vocab),))
-                logits[name] = embed.logits(hidden_BTD) + bias_V[None, None]
+                logits[name] = add_last(embed.logits(hidden_BTD), bias_V)
             else:
                 seen = x_BTD if name == "tag" else first_BD
                 if name != "pair":  # Devlin et al. drop before the heads that are fine-tuned

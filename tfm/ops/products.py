@@ -51,8 +51,9 @@ def weight_gradient(x_NK: Array, d_y_NF: Array) -> Array:
     """
     if not _on_cpu(x_NK, d_y_NF):
         return x_NK.T @ d_y_NF
+    # The second barrier keeps a transpose that follows (of a tied table, say) out of the product.
     if x_NK.shape[1] <= d_y_NF.shape[1]:
-        return lax.optimization_barrier(x_NK.T) @ d_y_NF
+        return lax.optimization_barrier(lax.optimization_barrier(x_NK.T) @ d_y_NF)
     return lax.optimization_barrier(lax.optimization_barrier(d_y_NF.T) @ x_NK).T
 
 
