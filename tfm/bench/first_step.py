@@ -9,6 +9,7 @@ standard output: the seconds of each part. Parts that lie within another are cou
 they add up to the whole.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -33,7 +34,7 @@ def shares(intervals: Mapping[str, Sequence[Interval]], whole: Interval) -> dict
     cuts = {edge for own in intervals.values() for pair in own for edge in pair} | set(whole)
     edges = sorted(min(max(edge, whole[0]), whole[1]) for edge in cuts)
     found = dict.fromkeys([*intervals, "rest"], 0.0)
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         middle = (begin + end) / 2
         owner = (name for name, own in intervals.items() if any(a < middle < b for a, b in own))
         found[next(owner, "rest")] += end - begin

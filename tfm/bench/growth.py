@@ -18,23 +18,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
 from tfm import arguments
 from tfm.bench import picture, plans
 from tfm.bench.cases import Case, Run, our_step, timed
+from tfm.bench.series import Found, Row, draw, exponents, rows_of, show
 from tfm.config import from_command_line
 from tfm.help import keys_text
 from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
-from tfm.tables import console, table
-
-MEASURES = {  # of a row, with the title of its column and of its picture
-    "ms": "milliseconds",
-    "memory_mb": "MB of memory",
-    "compile_s": "seconds to compile",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,30 +66,6 @@ class GrowthBench(Spec):
     def case(self) -> Case:
         sizes = self.layers, self.heads, self.width, self.length, self.batch, self.vocab
         return Case("decoder", *sizes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    axis: str
-    series: str
-    size: int
-    ms: float | None  # the median over rounds; None: needs too much memory
-    growth: float | None  # its time over that of the first row of the series
-    rival: float | None  # its time over that of the first series in the same row
-    memory_mb: float
-    memory_rival: float | None
-    compile_s: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Exponent:
-    """The slope of a series in logarithms: over all its rows, and between the last two."""
-
-    axis: str
-    series: str
-    measure: str
-    whole: float
-    last: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +132,7 @@ class Step:
 
 def measure_steps(
     cells: Sequence[Cell], spec: GrowthBench, advance: Callable[[], None]
-) -> list[tuple[Cell, float | None, float, float]]:
+) -> list[Found]:
     """Each cell with the seconds of a step, its memory and its compile time."""
     made = []
     for cell in cells:
@@ -180,8 +149,9 @@ def measure_steps(
             seconds[n].append(made[n].run(counts[n]))
             advance()
     return [
-        (
-            cell,
+        Found(
+            cell.series,
+            cell.size,
             statistics.median(seconds[n]) if n in seconds else None,
             one.memory_mb,
             one.compile_s,
@@ -190,13 +160,11 @@ def measure_steps(
     ]
 
 
-def measure_points(
-    spec: GrowthBench, advance: Callable[[], None]
-) -> list[tuple[Cell, float | None, float, None]]:
+def measure_points(spec: GrowthBench, advance: Callable[[], None]) -> list[Found]:
     found = []
     for points in spec.points:
         plan = plans.measure(points)
-        found.append((Cell("plan", points, spec.case), plan.seconds, plan.memory_mb, None))
+        found.append(Found("plan", points, plan.seconds, plan.memory_mb, None))
         advance()
     return found
 
@@ -222,75 +190,9 @@ def measure(spec: GrowthBench) -> list[Row]:
                 bar.advance(task)
 
             found = measure_steps(cells, spec, advance) if cells else measure_points(spec, advance)
-            rows += _rows(axis, found)
+            rows += rows_of(axis, found)
             bar.update(task, completed=total)
     return rows
-
-
-def _rows(axis: str, found: Sequence[tuple[Cell, float | None, float, float | None]]) -> list[Row]:
-    first_of_series, first_of_row = {}, {}
-    rows = []
-    for cell, seconds, memory, compile_s in found:
-        begin = first_of_series.setdefault(cell.series, seconds)
-        rival, rival_memory = first_of_row.setdefault(cell.size, (seconds, memory))
-        rows.append(
-            Row(
-                axis,
-                cell.series,
-                cell.size,
-                None if seconds is None else 1e3 * seconds,
-                _ratio(seconds, begin),
-                _ratio(seconds, rival),
-                memory,
-                _ratio(memory, rival_memory),
-                compile_s,
-            )
-        )
-    return rows
-
-
-def _ratio(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other
-
-
-def exponents(rows: Sequence[Row]) -> list[Exponent]:
-    found = []
-    for axis, series in dict.fromkeys((row.axis, row.series) for row in rows):
-        own = [row for row in rows if (row.axis, row.series) == (axis, series)]
-        for measure in MEASURES:
-            points = points_of(own, measure)
-            if len(points) > 1:
-                found.append(Exponent(axis, series, measure, slope(points), slope(points[-2:])))
-    return found
-
-
-def points_of(rows: Sequence[Row], measure: str) -> list[tuple[float, float]]:
-    """Size and measure of each row that has it; what is zero has no logarithm."""
-    pairs = [(float(row.size), getattr(row, measure)) for row in rows]
-    return [(x, y) for x, y in pairs if y]
-
-
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """The exponent a of y = c·x^a, by least squares in logarithms."""
-    x, y = np.log(np.array(points)).T
-    return float(np.polyfit(x, y, 1)[0])
-
-
-def draw(rows: Sequence[Row], path: str) -> None:
-    """Panels for each axis: time above, memory below, and by depth the compile time."""
-    lines = []
-    for measure, label in MEASURES.items():
-        panels = []
-        for axis in dict.fromkeys(row.axis for row in rows):
-            own = [row for row in rows if row.axis == axis]
-            series = dict.fromkeys(row.series for row in own)
-            curves = {s: points_of([r for r in own if r.series == s], measure) for s in series}
-            if any(curves.values()) and (measure != "compile_s" or axis == "depth"):
-                panels.append(
-                    picture.Panel(f"by {axis}", axis, label, {s: c for s, c in curves.items() if c})
-                )
-        lines += [panels] if panels else []
-    picture.draw(lines, path)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -309,32 +211,5 @@ def main(argv: Sequence[str]) -> None:
             json.dumps({k: [dataclasses.asdict(x) for x in v] for k, v in both.items()}, indent=1)
         )
     else:
-        _print(spec, rows)
-
-
-def _print(spec: GrowthBench, rows: Sequence[Row]) -> None:
-    case = spec.case
-    out = table(
-        *("axis", "series", ">size", ">ms", ">growth\n×", ">rival\n×", ">memory\nMB", ">rival\n×"),
-        ">compile\ns",
-        title=f"a step of {case} (layers/heads/width/length/batch/vocabulary); by length, batch 1",
-    )
-    for row in rows:
-        numbers = {
-            "{:.1f}": (row.ms,),
-            "{:.2f}": (row.growth, row.rival),
-            "{:.2g}": (row.memory_mb, row.memory_rival, row.compile_s),
-        }
-        texts = [
-            "—" if value is None else form.format(value)
-            for form, values in numbers.items()
-            for value in values
-        ]
-        out.add_row(row.axis, row.series, str(row.size), *texts)
-    console().print(out, "")
-    slopes = table("axis", "series", "of", ">exponent", ">of the last two rows")
-    for one in exponents(rows):
-        slopes.add_row(
-            one.axis, one.series, MEASURES[one.measure], f"{one.whole:.2f}", f"{one.last:.2f}"
-        )
-    console().print(slopes)
+        sizes = "layers/heads/width/length/batch/vocabulary"
+        show(f"a step of {spec.case} ({sizes}); by length, of batch 1", rows)

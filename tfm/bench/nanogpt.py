@@ -5,7 +5,7 @@
 Both are whole processes, run one after the other in turns: start-up, training, saving, and the loss
 over the whole validation text in windows side by side, which is the same number in both. PyTorch is
 eager, as nanoGPT is with `--compile=False` (`tfm/bench/torch_nanogpt.py`; needs the extra `bench`).
-tfm reads `configs/nanogpt.py`, with nanoGPT's own learning rate. The text is the file
+tfm reads `configs/nanogpt.py`, with nanoGPT's own learning rate and weight decay. The text is the file
 tinyshakespeare/input.txt of the folder $TFM_DATA.
 """
 
@@ -121,6 +121,7 @@ def _arguments(spec: NanoGPTBench, seed: int) -> list[str]:
         "train.eval_every": None,
         "optimizer.learning_rate": spec.learning_rate,
         "optimizer.schedule": schedule,
+        "optimizer.decay_mask": "kernel|embedding|table_w_LD",  # all matrices
     }
     return [
         f"--config={library_config(CONFIG)}",
