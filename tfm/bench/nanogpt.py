@@ -5,8 +5,8 @@
 Both are whole processes, run one after the other in turns: start-up, training, saving, and the loss
 over the whole validation text in windows side by side, which is the same number in both. PyTorch is
 eager, as nanoGPT is with `--compile=False` (`tfm/bench/torch_nanogpt.py`; needs the extra `bench`).
-tfm reads `configs/nanogpt.py`, with nanoGPT's own learning rate and weight decay. The text is the file
-tinyshakespeare/input.txt of the folder $TFM_DATA.
+tfm reads `configs/nanogpt.py`, with nanoGPT's own learning rate and weight decay. The text is
+tinyshakespeare/input.txt in the folder $TFM_DATA.
 """
 
 import dataclasses
