@@ -52,7 +52,8 @@ class Exponent:
 
 def rows_of(axis: str, found: Sequence[Found]) -> list[Row]:
     """The rows of one axis, in order. The first series of a size is the rival of the others."""
-    first_of_series, first_of_row = {}, {}
+    first_of_series: dict[str, float | None] = {}
+    first_of_row: dict[int, tuple[float | None, float]] = {}
     rows = []
     for series, size, seconds, memory, compile_s in found:
         begin = first_of_series.setdefault(series, seconds)
