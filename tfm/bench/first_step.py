@@ -55,12 +55,12 @@ def main(argv: Sequence[str]) -> None:
 
     intervals["import"].append((begin, time.monotonic()))
 
-    def event(name: str, seconds: float, **_: Any) -> None:
-        if name in EVENTS:
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event in EVENTS:
             now = time.monotonic()
-            intervals[EVENTS[name]].append((now - seconds, now))
+            intervals[EVENTS[event]].append((now - duration_secs, now))
 
-    monitoring.register_event_duration_secs_listener(event)
+    monitoring.register_event_duration_secs_listener(note)
 
     def noted(part: str, fn: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:

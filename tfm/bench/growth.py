@@ -206,7 +206,7 @@ def main(argv: Sequence[str]) -> None:
     if path is not None:
         draw(rows, path)
     if "json" in given.flags:
-        both = {"rows": rows, "exponents": exponents(rows)}
+        both: dict[str, list[Any]] = {"rows": rows, "exponents": exponents(rows)}
         print(
             json.dumps({k: [dataclasses.asdict(x) for x in v] for k, v in both.items()}, indent=1)
         )

@@ -78,7 +78,8 @@ def measure(spec: NanoGPTBench) -> Found:
     text = _text()
     if find_spec("torch") is None:
         raise UserError("bench nanogpt: PyTorch is not installed; " + picture.extra("torch"))
-    rounds, losses = [], dict[str, list[float]]({OURS: [], THEIRS: []})
+    rounds: list[dict[str, float]] = []
+    losses: dict[str, list[float]] = {OURS: [], THEIRS: []}
     parameters = {}
     turns = [(number, who) for number in range(spec.rounds) for who in (OURS, THEIRS)]
     with tempfile.TemporaryDirectory() as folder:
