@@ -32,7 +32,7 @@ def test_weights_begin_as_nanogpts_do():
         if parameter.dim() == 1:
             assert torch.all(parameter == 1)
         else:
-            assert float(parameter.std()) == pytest.approx(spread, rel=0.03)
+            assert parameter.std().item() == pytest.approx(spread, rel=0.03)
 
 
 def test_all_held_out_tokens_but_the_first_count_once():
