@@ -18,7 +18,8 @@ FLOORS = [
     ["interop", "inspect", "decode", "evaluate"],
     ["train"],
     ["report"],
-    ["sweep", "bench"],
+    ["sweep"],
+    ["bench"],
     ["cli"],
 ]
 FLOOR = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}

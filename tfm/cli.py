@@ -22,6 +22,9 @@ verbs
   bench attention    time and memory of every implementation of attention
   bench train        time of a training step, beside plain Flax and PyTorch
   bench compile      compile time of scanned and unrolled layers
+  bench growth       time and memory of a step as length, depth, batch, vocabulary, points grow
+  bench start        time to the first step, and what a sweep spends besides steps
+  bench nanogpt      nanoGPT's small model from start to end, beside PyTorch
   version            the versions of tfm and of its main libraries; checks the compiler
 
   tfm VERB --help    what a verb does, and the keys of its config
@@ -43,6 +46,9 @@ VERBS = {  # where each verb starts
 BENCHES = {
     "attention": "tfm.bench.attention:main",
     "compile": "tfm.bench.compile:main",
+    "growth": "tfm.bench.growth:main",
+    "nanogpt": "tfm.bench.nanogpt:main",
+    "start": "tfm.bench.start:main",
     "train": "tfm.bench.train:main",
 }
 

@@ -2,19 +2,21 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from tfm.models import build
+from tfm.models.spec import ModelSpec
 from tfm.names import read
 from tfm.objectives.base import Batch
 from tfm.objectives.table import OBJECTIVES
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.spec import TrainSpec
 from tfm.runtime import keep_memory
+from tfm.spec import Spec, replaced
 from tfm.train import step as steps
 
 LEARNING_RATE, CLIP = 1e-3, 1.0  # AdamW and a clipped gradient, for all alike
@@ -113,15 +115,7 @@ OBJECTIVE = {
 
 def ours(case: Case) -> Run:
     """The step that `tfm train` takes."""
-    keep_memory()
-    module = build.model(build.spec({"model": case.model}))
-    opt = OptimizerSpec(learning_rate=LEARNING_RATE, clip=CLIP, weight_decay=0.01)
-    train = TrainSpec(steps=1_000_000)
-    objective = read(OBJECTIVE.get(case.kind, "seq2seq"), OBJECTIVES, "objective")
-    init, train_step, _ = steps.compiled(module, objective, opt, train)
-    numbers = steps.numbers_of(opt, train, {}, seed=0)
-    batch = case.data
-    state = init(batch, np.uint32(0))
+    train_step, state, batch, numbers = our_step(case)
 
     def step() -> Any:
         nonlocal state
@@ -129,6 +123,30 @@ def ours(case: Case) -> Run:
         return state.step
 
     return timed(step)
+
+
+def our_step(
+    case: Case, changes: Mapping[str, Any] | None = None, loss_chunk: int | None = None
+) -> tuple[Any, Any, Batch, Any]:
+    """The jitted step of `tfm train`, and what it is called with: state, batch and numbers.
+    `changes` are of the model's config, at dotted keys."""
+    keep_memory()
+    tree = replaced(Model, {"model": case.model}, dict(changes or {}))
+    module = build.model(build.spec(tree))
+    opt = OptimizerSpec(learning_rate=LEARNING_RATE, clip=CLIP, weight_decay=0.01)
+    train = TrainSpec(steps=1_000_000, loss_chunk=loss_chunk)
+    objective = read(OBJECTIVE.get(case.kind, "seq2seq"), OBJECTIVES, "objective")
+    init, train_step, _ = steps.compiled(module, objective, opt, train)
+    numbers = steps.numbers_of(opt, train, {}, seed=0)
+    batch = case.data
+    return train_step, init(batch, np.uint32(0)), batch, numbers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model(Spec):
+    """A config that holds a model and nothing else."""
+
+    model: ModelSpec
 
 
 def timed(step: Callable[[], Any]) -> Run:

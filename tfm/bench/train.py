@@ -9,23 +9,23 @@ ratio is another's time over ours, so above 1 tfm is faster. `--picture` draws t
 """
 
 import dataclasses
-import importlib.util
 import json
 import statistics
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
 from tfm import arguments
+from tfm.bench import picture
 from tfm.bench.cases import CASES, Case
 from tfm.bench.turns import in_turns, ratios
 from tfm.config import from_command_line
 from tfm.help import keys_text
 from tfm.inspect import describe
 from tfm.models import build
-from tfm.names import UserError
 from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
 from tfm.tables import console, table
 
@@ -56,9 +56,11 @@ class TrainBench(Spec):
                 raise SpecError(name, "{key} must not be empty")
         if OURS in self.rivals:
             raise SpecError("rivals", f"{{key}}: {OURS!r} is measured in any case")
-        if any(name.startswith("torch") for name in self.rivals) and not _there("torch"):
+        if any(name.startswith("torch") for name in self.rivals) and find_spec("torch") is None:
             less = "; or leave it out: --config.rivals=\"('flax',)\""
-            raise SpecError("rivals", "{key}: PyTorch is not installed; " + _extra("torch") + less)
+            raise SpecError(
+                "rivals", "{key}: PyTorch is not installed; " + picture.extra("torch") + less
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,27 +81,15 @@ def main(argv: Sequence[str]) -> None:
         return
     given = arguments.split(argv, options=("picture",), flags=("json",))
     spec = to_spec(TrainBench, from_command_line(given.config, TrainBench, {}))
-    picture = given.options.get("picture")
-    if picture is not None and not _there("matplotlib"):
-        raise UserError("--picture: matplotlib is not installed; " + _extra("matplotlib"))
+    path = picture.check(given.options.get("picture"))
     cells = len(spec.cases) * len(spec.cores)
     rows = list(track(measure(spec), "compiling and timing", cells, console=Console(stderr=True)))
-    if picture is not None:
-        from tfm.bench.picture import draw_steps
-
-        draw_steps([dataclasses.asdict(row) for row in rows], picture)
+    if path is not None:
+        picture.draw_steps([dataclasses.asdict(row) for row in rows], path)
     if "json" in given.flags:
         print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
     else:
         console().print(_table(spec, rows))
-
-
-def _there(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-def _extra(package: str) -> str:
-    return f"pip install {package}, or the extra: pip install -e '.[bench]'"
 
 
 def measure(spec: TrainBench) -> Iterator[Row]:

@@ -7,10 +7,14 @@ is not at turn waits on a pipe.
 import importlib
 import multiprocessing
 import os
+import pathlib
 import statistics
+import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import tfm
 from tfm.names import UserError
 
 Make = tuple[str, Any]  # "module:function", and what it is called with: it gives a cases.Run
@@ -70,12 +74,35 @@ def _serve(pipe: Any, make: Make, cores: int | None) -> None:
         pipe.send(run(count))
 
 
+def library_config(name: str) -> str:
+    """The path of a config file of the clone that tfm is installed from."""
+    path = pathlib.Path(tfm.__file__).parent.parent / name
+    if not path.is_file():
+        raise UserError(
+            f"no {path}: this is measured in a clone, installed with `pip install -e .`"
+        )
+    return str(path)
+
+
+def whole_process(name: str, command: Sequence[str], **environment: str) -> tuple[float, str]:
+    """The seconds that a command takes from its start to its end, and what it prints."""
+    start = time.perf_counter()
+    env = {**os.environ, **environment}
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    seconds = time.perf_counter() - start
+    if ran.returncode:
+        lines = [line for line in ran.stderr.splitlines() if line.strip()]
+        raise UserError(f"{name} could not be timed: {lines[-1] if lines else ran.returncode}")
+    return seconds, ran.stdout
+
+
 def ratios(rounds: Sequence[Mapping[str, float]], to: str) -> dict[str, tuple[float, float, float]]:
     """Of each other contender's time to that of `to`, round by round: the median and quartiles."""
     out = {}
     for name in rounds[0]:
         if name != to:
             each = [one[name] / one[to] for one in rounds]
-            low, middle, high = statistics.quantiles(each, n=4, method="inclusive")
-            out[name] = middle, low, high
+            # One round is its own median and quartiles.
+            cuts = statistics.quantiles(each * (1 + (len(each) == 1)), n=4, method="inclusive")
+            out[name] = cuts[1], cuts[0], cuts[2]
     return out
