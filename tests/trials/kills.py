@@ -1,11 +1,13 @@
 """Kill training runs, launchers of sweeps and their workers at random moments; nothing may change.
 
-  python tests/trials/kills.py [KILLS] [--seed=N]
+  python tests/trials/kills.py [KILLS] [--seed=N] [--steps=N]
 
 It makes at least KILLS (60) kills with SIGKILL, in `tests/train/test_kill.py` (a run is killed while
 it starts or trains, and begun again) and `tests/sweep/test_launch.py` (two workers of a launcher, and
 then itself). In the end the folders must hold what those hold that were left alone: the same arrays,
 logs and summaries. It takes some minutes, and is not a part of the test suite, which makes few kills.
+`--steps` is how many steps of training there are for each kill (150). If a run is over before it can
+be killed, the trial says so: give more; on a busy machine fewer do.
 """
 
 import os
@@ -26,13 +28,14 @@ def kills(rounds):
 
 def main(argv):
     words = [arg for arg in argv if not arg.startswith("--")]
-    seed = next((arg.partition("=")[2] for arg in argv if arg.startswith("--seed=")), "0")
+    options = dict(arg.removeprefix("--").split("=") for arg in argv if arg.startswith("--"))
+    more = {f"TFM_KILLS_{name.upper()}": value for name, value in options.items()}
     wanted, rounds, begin = int(words[0]) if words else 60, 2, time.monotonic()
     while sum(kills(rounds)) < wanted:
         rounds += 2
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "test_kills_change_nothing", *TESTS],
-        env={**os.environ, "TFM_KILLS": str(rounds), "TFM_KILLS_SEED": seed},
+        env={**os.environ, "TFM_KILLS": str(rounds), **more},
         cwd=ROOT,
     )  # fmt: skip
     runs, others = kills(rounds)

@@ -57,9 +57,7 @@ def _rng() -> np.random.Generator:
 
 
 def _differences(one: Batch, other: Batch) -> dict[str, np.ndarray]:
-    return {
-        name: np.asarray(x != np.asarray(other.inputs[name])) for name, x in one.inputs.items()
-    }
+    return {name: np.asarray(x != np.asarray(other.inputs[name])) for name, x in one.inputs.items()}
 
 
 def _tokens_of_labels(

@@ -42,9 +42,7 @@ class MaskedLM(Objective):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab + 1}
 
-    def shown(
-        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
-    ) -> np.ndarray:
+    def shown(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
         """Those that stay, so that a token in view may be right."""
         _, _, chosen_BT, fate_BT = self._choose(examples, dataset, rng)
         return chosen_BT & (fate_BT >= self.masked + self.random)
