@@ -61,12 +61,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "OBJECTIVES": (Objective, types.FunctionType, type),
 }
 FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES")  # whose functions make the entry
-RUN_KEYS = (
-    "id",
-    "entries",
-    "init_digest",
-    CHECKSUM,
-)  # what a run's config.json has besides its config
+RUN_KEYS = ("id", "entries", "init_digest", CHECKSUM)  # in a run's config.json, besides its config
 _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
 
 

@@ -2,12 +2,12 @@
 
   python tests/trials/kills.py [KILLS] [--seed=N] [--steps=N]
 
-It makes at least KILLS (60) kills with SIGKILL, in `tests/train/test_kill.py` (a run is killed while
-it starts or trains, and begun again) and `tests/sweep/test_launch.py` (two workers of a launcher, and
-then itself). In the end the folders must hold what those hold that were left alone: the same arrays,
-logs and summaries. It takes some minutes, and is not a part of the test suite, which makes few kills.
-`--steps` is how many steps of training there are for each kill (150). If a run is over before it can
-be killed, the trial says so: give more; on a busy machine fewer do.
+It makes at least KILLS (60) kills with SIGKILL, in `tests/train/test_kill.py` (a run is killed
+while it starts or trains, and begun again) and `tests/sweep/test_launch.py` (two workers of a
+launcher, and then itself). In the end the folders must hold what those hold that were left alone:
+the same arrays, logs and summaries. It takes some minutes, and is not a part of the test suite,
+which makes few kills. `--steps` is how many steps of training there are for each kill (150). If a
+run is over before it can be killed, the trial says so: give more; on a busy machine fewer do.
 """
 
 import os
@@ -34,7 +34,7 @@ def main(argv):
     while sum(kills(rounds)) < wanted:
         rounds += 2
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "test_kills_change_nothing", *TESTS],
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-ktest_kills_change_nothing", *TESTS],
         env={**os.environ, "TFM_KILLS": str(rounds), **more},
         cwd=ROOT,
     )  # fmt: skip

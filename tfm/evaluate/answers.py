@@ -8,6 +8,7 @@ is given must be the same, for it sees nothing else; but for `Objective.labels_i
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,10 @@ def find_shown_answer(objective: Objective, dataset: Dataset, size: int) -> str 
     shown = objective.shown(examples, dataset, _rng())
     if shown is True:
         return None
-    prepare: Prepare = lambda examples: objective.prepare(examples, dataset, _rng())
+
+    def prepare(examples: Examples) -> Batch:
+        return objective.prepare(examples, dataset, _rng())
+
     batch = prepare(examples)
     if any(x.any() for x in _differences(batch, prepare(examples)).values()):
         raise UserError(
@@ -46,8 +50,8 @@ def find_shown_answer(objective: Objective, dataset: Dataset, size: int) -> str 
             if changed.any():
                 row, *place = (int(x) for x in np.argwhere(changed)[0])
                 return (
-                    f"the input {name} changes in {int(changed.sum())} places (the first is {place} "
-                    f"of example {row}) when {what} that is to be predicted changes"
+                    f"the input {name} changes in {int(changed.sum())} places (the first is {place}"
+                    f" of example {row}) when {what} that is to be predicted changes"
                 )
     return None
 
@@ -95,12 +99,13 @@ def _other_tokens(examples: Examples, which: np.ndarray) -> Examples:
 
 
 def _other_answers(examples: Examples, name: str) -> Examples:
-    field = getattr(examples, name)
+    field: Any = getattr(examples, name)
     if name == "target":
         return dataclasses.replace(
             examples, target=dataclasses.replace(field, ids=_other(field.ids))
         )
-    return dataclasses.replace(examples, **{name: _other(field)})
+    other: dict[str, Any] = {name: _other(field)}
+    return dataclasses.replace(examples, **other)
 
 
 def _other(x: np.ndarray) -> np.ndarray:
