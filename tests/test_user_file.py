@@ -52,6 +52,9 @@ class Repeat(Objective):
     families = ("decoder",)
     forms = ("text",)
 
+    def shown(self, examples, dataset, rng):
+        return True
+
     def prepare(self, examples, dataset, rng):
         tokens = examples.tokens.padded(dataset.max_length).astype(np.int32)
         labels, weights = np.roll(tokens, 1, 1), np.ones(tokens.shape, np.float32)

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from tfm import origin, record, user_files
 from tfm.data.datasets import DATASETS
+from tfm.folder import CHECKSUM, was_edited
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NORMS, Norm
@@ -60,7 +61,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "OBJECTIVES": (Objective, types.FunctionType, type),
 }
 FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES")  # whose functions make the entry
-RUN_KEYS = ("id", "entries", "init_digest")  # what a run's config.json has besides its config
+RUN_KEYS = ("id", "entries", "init_digest", CHECKSUM)  # in a run's config.json, besides its config
 _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
 
 
@@ -101,6 +102,11 @@ def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
         raise UserError(f"{path} is not JSON: {e}") from e
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds a {type(tree).__name__}, not a config")
+    if was_edited(tree):
+        raise UserError(
+            f"{path} was edited: its checksum differs. Undo that; for a run of its own, copy it "
+            f"to another folder and delete its {CHECKSUM!r}"
+        )
     if tree.get("entries"):
         _run_copies(path, tree["entries"], trust)
     try:

@@ -7,6 +7,7 @@ checked when it is read: one that is not as it was written is `Damaged`, and nam
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -48,6 +49,7 @@ SCHEMAS: dict[str, Any] = {  # of each file, what it must hold; see `_wrong`
     },
 }
 IMPORTED = {"model": dict}  # config.json of an imported model
+CHECKSUM = "checksum"  # in each JSON file, of all the rest of it
 LINES = {"train": {"step": int, "seconds": NUMBER}, "valid": {"step": int, "loss": NUMBER}}
 
 
@@ -76,6 +78,18 @@ def without_nonfinite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
+def checksum(tree: Mapping[str, Any]) -> str:
+    """Of what a JSON file holds, but for its checksum."""
+    rest = {key: value for key, value in tree.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def was_edited(tree: Mapping[str, Any]) -> bool:
+    """Whether a value of a JSON file is another than was written. A file of an earlier version has
+    no checksum."""
+    return CHECKSUM in tree and tree[CHECKSUM] != checksum(tree)
+
+
 def check_path(path: str | pathlib.Path) -> None:
     """Raise where checkpoints could be written and not be read."""
     for sign in GLOB:
@@ -96,6 +110,7 @@ class Folder:
         self._lock: Any = None
 
     def make(self) -> "Folder":
+        """The folder, which is made if there is none."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as e:
@@ -108,10 +123,12 @@ class Folder:
 
         `patience` is for how many seconds to wait for another process; at least so long that
         `tfm ls`, which looks at the lock for a moment, is never in the way. A folder that others
-        have filled, which has no file `mark`, is refused.
+        have filled, which has no file `mark`, is refused. If what is done within fails before it
+        has written anything, a folder that was not there before is not left behind.
         """
         check_path(self.path)
         self._check_own(mark)
+        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.make()
         until = time.monotonic() + max(patience, 0.5)
         with self._open("lock", "w") as file:
@@ -125,9 +142,18 @@ class Folder:
                     yield
                 except Exception:
                     self.check_lock()  # what went wrong may come of a folder that is gone
+                    self._remove_empty(made)
                     raise
             finally:
                 self._lock = None
+
+    def _remove_empty(self, made: list[pathlib.Path]) -> None:
+        """Of the folders that were made for a run, remove those in which nothing was written."""
+        if made and os.listdir(self.path) == ["lock"]:
+            (self.path / "lock").unlink()
+            with contextlib.suppress(OSError):  # others may have written there
+                for path in made:
+                    path.rmdir()
 
     def _take(self) -> bool:
         try:
@@ -166,7 +192,9 @@ class Folder:
                 )
 
     def write(self, name: str, tree: Mapping[str, Any]) -> None:
-        self.write_text(name, json.dumps(without_nonfinite(tree), indent=1, sort_keys=True) + "\n")
+        tree = without_nonfinite(tree)
+        tree = {**tree, CHECKSUM: checksum(tree)}
+        self.write_text(name, json.dumps(tree, indent=1, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
         self.check_lock()
@@ -195,7 +223,9 @@ class Folder:
             schema = IMPORTED
         if wrong := _wrong(tree, schema):
             raise self._damaged(name, wrong)
-        return tree
+        if was_edited(tree):
+            raise self._damaged(name, "was edited: its checksum differs")
+        return {key: value for key, value in tree.items() if key != CHECKSUM}
 
     def summary(self, expected: str | None = None) -> dict[str, Any] | None:
         """The summary of a run, or None if it is not finished. What stands beside it must be whole

@@ -153,7 +153,8 @@ def _members(module: str) -> Collection[str]:
 
 
 @functools.lru_cache(maxsize=1024)
-def digest(names: tuple[tuple[Symbol, tuple[str, ...]], ...]) -> str:
-    """A hash of the code that a run reaches, given the entries that it names."""
-    text = json.dumps(reached(dict(names)))
+def digest(names: tuple[tuple[Symbol, tuple[str, ...]], ...], start: Symbol = START) -> str:
+    """A hash of the code that a run reaches, given the entries that it names; or that is reached
+    from another start."""
+    text = json.dumps(reached(dict(names), start))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

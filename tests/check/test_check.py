@@ -6,9 +6,10 @@ import textwrap
 
 import pytest
 
-from tfm import cli, config
+from tfm import cli, config, library_code
 from tfm.check import entries, main
 from tfm.check.results import TOLERANCE
+from tfm.library_code import reached
 from tfm.names import UserError, read
 from tfm.run import spec as runs
 from tfm.spec import Named
@@ -271,6 +272,19 @@ def test_what_has_passed_is_not_checked_again_until_it_is_edited(write, tmp_path
     assert len(list((tmp_path / "cache" / "checks").iterdir())) == 1
     plan(text.replace("dot(q, k) / 2", "dot(q, k) / 3"))
     assert checked == ["half", "half"]
+
+
+def test_a_check_counts_for_the_code_that_it_reaches(monkeypatch):
+    found = reached({}, entries.START)
+    for module in ("check.attention", "check.layers", "ops.blockwise", "layers.block"):
+        assert f"tfm.{module}" in found
+    for module in ("models.word2vec", "models.decoder", "train.loop", "data.synthetic"):
+        assert f"tfm.{module}" not in found
+    before = entries._code()
+    code = lambda names, start: f"code from {start[0]}:{start[1]}"
+    monkeypatch.setattr(library_code, "digest", code)
+    assert entries._code().startswith("code from tfm.check.entries:results ")
+    assert before != entries._code()
 
 
 def test_a_sweep_is_refused_when_it_is_planned(write, tmp_path):

@@ -1,7 +1,11 @@
 """Floors, beside what follows from how the examples are made."""
 
+import collections
+
+import numpy as np
 import pytest
 
+from tfm.data.dataset import FIRST
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.floors import floors
 from tfm.objectives.table import OBJECTIVES
@@ -19,6 +23,27 @@ def test_the_most_frequent_answer():
     assert found("parity", "classify")["most frequent answer"] == pytest.approx(0.5, abs=0.07)
 
 
+@pytest.mark.parametrize(("length", "depth"), [(64, 8), (32, 4)])
+def test_no_rule_of_four_tokens_is_better_than_the_floor(length, depth):
+    """Neither is a table, learned from training data, of what closes after any four tokens."""
+    kinds = 4
+    task = f"dyck(length={length}, kinds={kinds}, depth={depth})"
+    stated = found(task, "next_token")["last four tokens"]
+    answers = {}
+    for split, count in (("train", 10_000), ("valid", 500)):
+        rows = open_dataset(task, split, count).take(np.arange(count)).tokens.ids
+        rows_NT = np.pad(rows.reshape(-1, length), ((0, 0), (4, 0)))
+        row, t = np.nonzero(rows_NT >= FIRST + kinds)
+        before = [tuple(x) for x in np.stack([rows_NT[row, t - n] for n in (4, 3, 2, 1)], 1)]
+        answers[split] = list(zip(before, rows_NT[row, t].tolist(), strict=True))
+    counts = collections.defaultdict(collections.Counter)
+    for before, answer in answers["train"]:
+        counts[before][answer] += 1
+    best = {before: count.most_common(1)[0][0] for before, count in counts.items()}
+    learned = np.mean([best.get(before) == answer for before, answer in answers["valid"]])
+    assert learned == pytest.approx(stated, abs=0.01)
+
+
 def test_shortcuts():
     recall = found("recall(length=64, pairs=4)", "next_token")
     assert recall["any value shown"] == 0.25
@@ -29,6 +54,9 @@ def test_shortcuts():
     assert flat["last four tokens"] == 1.0  # the bracket before is the one to close
     deep = found("dyck(length=64, kinds=4, depth=8)", "next_token")
     assert 0.25 < deep["last four tokens"] < 0.9
+    # Dyck-(4, 4), as in configs/tasks/dyck.py: 0.82.
+    less_deep = found("dyck(length=32, kinds=4, depth=4)", "next_token")
+    assert less_deep["last four tokens"] == pytest.approx(0.82, abs=0.01)
     pairs = found("listops(length=4, min_length=4, depth=1, args=2)", "classify")
     # Of two digits: MIN is 0 in 19 of 100, MAX is 9 in 19, MED is 4 (or 4 of 9, 0) in 18 or 20 …
     assert 0.15 < pairs["first operator"] < 0.3

@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import numpy as np
 import pytest
 
 from tests.helpers.quick import jit
@@ -11,7 +12,9 @@ from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import eval_step
 from tfm.models import build
 from tfm.names import UserError
+from tfm.objectives.base import Batch
 from tfm.objectives.batches import eval_batches
+from tfm.objectives.next_token import NextToken
 from tfm.run.spec import open_data, read
 from tfm.train import loop
 
@@ -82,11 +85,39 @@ def test_a_model_that_sees_the_answer_is_found(name):
     assert "changes when the tokens after it, which are to be predicted" in leak(*LEAKS[name])
 
 
+@pytest.mark.parametrize("place", [None, 0, 1, 500, 731, 1021, 1022])
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_every_place_is_tried(place, ahead):
+    """Of 1,024 positions one sees one later token, by a little. The step is counted: two calls for
+    each batch of places."""
+    rows, length, vocab = 16, 1024, 50
+    tokens_BT = np.random.default_rng(0).integers(0, vocab, (rows, length))
+    weights_BT = np.ones((rows, length), np.float32)
+    weights_BT[: rows - 1, 100:] = 0  # few rows reach far
+    batch = Batch({"tokens_BT": tokens_BT}, np.roll(tokens_BT, -1, 1), weights_BT)
+    calls = []
+
+    def step(variables, batch):
+        calls.append(batch)
+        loss_BT = 4 + np.sin(np.cumsum(batch.inputs["tokens_BT"], 1))
+        if place is not None:
+            seen = min(place + ahead, length - 1)
+            loss_BT[:, place] += 1e-3 * batch.inputs["tokens_BT"][:, seen]
+        return {"loss": np.sum(loss_BT * batch.weights, 1)}
+
+    found = find_leak(step, {"params": {}}, NextToken(), batch, vocab)
+    if place is None:
+        assert found is None
+        assert len(calls) == 2 * length / rows
+    else:
+        assert f"what is predicted at position {place} changes" in found
+
+
 def test_it_is_refused_before_the_first_step_and_can_be_allowed(tmp_path):
     spec = run(*LEAKS["one ahead"])
     with pytest.raises(UserError, match="The model sees the answer: choose a causal mask"):
-        loop.train(spec, str(tmp_path / "a"), Silent())
-    assert not (tmp_path / "a" / "summary.json").exists()
+        loop.train(spec, str(tmp_path / "new" / "a"), Silent())
+    assert list(tmp_path.iterdir()) == []
     allowed = run(*LEAKS["one ahead"], allow_leak=True)
     watcher = Silent()
     assert loop.train(allowed, str(tmp_path / "b"), watcher)["status"] == "done"

@@ -24,6 +24,7 @@ from tfm.models.spec import (
 from tfm.ops import products
 
 BATCH, LENGTH = 4, 32
+NO_FUSION = {"xla_disable_hlo_passes": "fusion,cpu-instruction-fusion"}
 SMALL = dict(
     vocab=97,
     width=64,
@@ -84,17 +85,20 @@ def plain_sums(monkeypatch):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.usefixtures("plain_sums")
 def test_flops_are_those_of_xla(name):
-    """Within 0.5 % of the program before XLA fuses it.
+    """Within 0.5 % of the program as it is given to XLA, and within 1 % (3 % in training) of what
+    XLA makes of it, fusions left out.
 
-    A fusion repeats cheap arithmetic rather than keep it, which XLA counts again; so its own count
-    is higher, by how much depends on which parts of it a version fuses.
+    A fusion repeats cheap arithmetic rather than keep it, which XLA counts again: with them its own
+    count is higher, for BERT by 1.2 % and in training by 8 %.
     """
     forward, training, args = traced(MODELS[name])
-    for fn in (forward, training):
+    for fn, tolerance in (forward, 0.01), (training, 0.03):
         ours, lowered = count(fn, *args), jax.jit(fn).lower(*args)
         before, after = lowered.cost_analysis(), lowered.compile().cost_analysis()
+        unfused = lowered.compile(compiler_options=NO_FUSION).cost_analysis()
         assert ours.exact
         assert ours.total == pytest.approx(before["flops"], rel=0.005)
+        assert ours.total == pytest.approx(unfused["flops"], rel=tolerance)
         assert ours.total <= after["flops"]
         if fn is forward:
             # What is no matrix product is 3 to 14 % of these models, too little to be seen in the

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
+from tfm.layers import stack
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS
 from tfm.layers.mixers import attention as attention_mixer
@@ -91,6 +92,25 @@ def test_scanned_unrolled_and_rematerialised_layers_agree(family, dropouts, othe
             scanned(other_grads) if separate else other_grads,
             grads,
         )
+
+
+def test_scanned_layers_are_the_same_one_by_one_in_the_scan(monkeypatch):
+    """As outside of tests, where `stack.UNROLL` is 6, and as in them, where it is 1."""
+    module, _ = make("decoder", position={"scheme": "relative"})
+    params = init(module, TOKENS)
+    found, programs = {}, {}
+    for most in (1, 6):
+        monkeypatch.setattr(stack, "UNROLL", most)
+        fn = jax.value_and_grad(
+            lambda p: jnp.sum(jnp.sin(module.apply({"params": p}, TOKENS, dropouts=DROPS)))
+        )
+        programs[most] = str(jax.make_jaxpr(fn)(params))
+        found[most] = jit(fn)(params)
+    assert "unroll=1" in programs[1]
+    assert "unroll=1" not in programs[6]
+    np.testing.assert_allclose(found[6][0], found[1][0], rtol=1e-6)
+    same = lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5)  # of up to 15
+    jax.tree.map(same, found[6][1], found[1][1])
 
 
 def test_an_unrolled_model_has_the_parameters_of_an_unrolled_tree():

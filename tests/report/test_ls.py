@@ -49,7 +49,7 @@ def folder(trained, tmp_path):
     (tmp_path / "sweep" / "broken" / "failure.json").write_text('{"error": "it broke"}')
     diverged = json.loads((tmp_path / "done" / "summary.json").read_text())
     diverged |= {"status": "diverged", "best": None, "valid": None}
-    (tmp_path / "sweep" / "diverged" / "summary.json").write_text(json.dumps(diverged))
+    Folder(tmp_path / "sweep" / "diverged").write("summary.json", diverged)
     (tmp_path / "bad" / "log" / "summary.json").unlink()
     (tmp_path / "bad" / "log" / "metrics.jsonl").write_text('{"step": 3}\n')
     odd = {"model": {}, "id": "x", "objective": "tag", "train": {}, "data": 3}

@@ -13,6 +13,7 @@ import tfm
 from tests.conftest import tables_of_its_own
 from tfm import cli, config, record
 from tfm.evaluate.main import evaluate
+from tfm.folder import Folder
 from tfm.names import UserError
 from tfm.run.spec import read
 from tfm.train import loop
@@ -180,7 +181,7 @@ def test_no_code_is_run_unasked(run, capsys):
 def test_runs_without_code_need_no_trust(run, capsys):
     tree = json.loads((run / "config.json").read_text())
     tree["model"]["attention"]["score"], tree["entries"] = "scaled_dot", []
-    (run / "config.json").write_text(json.dumps(tree))
+    Folder(run).write("config.json", tree)
     assert cli.main(["describe", f"--config={run}/config.json"]) == 0
     assert tfm.load(str(run)).run.model.attention.score == "scaled_dot"
 
@@ -200,7 +201,7 @@ def test_code_outside_of_the_folder_is_never_run(place, run, tmp_path):
     (run / "source/loop.py").symlink_to(run / "source/loop.py")
     tree = json.loads((run / "config.json").read_text())
     tree["entries"][0][1] = place.format(outside=outside) if isinstance(place, str) else place
-    (run / "config.json").write_text(json.dumps(tree))
+    Folder(run).write("config.json", tree)
     for trust in (False, True):
         with pytest.raises(
             UserError, match="is not in its folder source/|is missing|cannot be read"
@@ -238,7 +239,7 @@ def test_a_damaged_index_is_named(text, run):
 )
 def test_damaged_entries_are_named(entries, run):
     tree = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps({**tree, "entries": entries}))
+    Folder(run).write("config.json", {**tree, "entries": entries})
     with pytest.raises(UserError, match="config.json: its 'entries' are damaged"):
         tfm.load(str(run), trust=True)
 
@@ -266,7 +267,7 @@ def test_a_run_goes_on_from_its_study_wherever_that_is_now(trained, tmp_path, mo
     with isolated():
         moved = read(config.load(str(tmp_path / "moved/idea.py")).to_dict())
         summary = loop.train(moved, str(tmp_path / "begun"), Quiet())
-    assert summary == json.loads((trained / "run/summary.json").read_text())
+    assert summary == Folder(trained / "run").read("summary.json")
 
 
 def test_a_new_run_from_a_copy_has_its_own(trained, run, tmp_path):

@@ -73,6 +73,22 @@ def test_one_damaged_run_does_not_stop_a_sweep(name, content, done, tmp_path, ca
     assert content is None or path.read_bytes() == content
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_edited_config_is_noticed(finished, done, tmp_path, capsys):
+    study, source, (first, *_) = done
+    work = tmp_path / "work"
+    shutil.copytree(source, work)
+    path = work / first / "config.json"
+    tree = json.loads(path.read_text())
+    tree["optimizer"]["learning_rate"] *= 2
+    path.write_text(json.dumps(tree))
+    if not finished:
+        (work / first / "summary.json").unlink()
+    assert results.read(str(work)).runs[0].status == "damaged"
+    assert sweep(study, work) == 1
+    assert f"seed 0: {path} was edited: its checksum differs" in capsys.readouterr().err
+
+
 def test_a_summary_of_another_run_is_found(done, tmp_path):
     study, source, (first, second, _) = done
     work = tmp_path / "work"

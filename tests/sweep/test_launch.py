@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import assert_same
+from tfm.folder import Folder
 from tfm.report.statistics import Interval
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
@@ -47,7 +48,7 @@ def begin(study, workdir, *args):
 
 
 def finish(process, code=0):
-    out, errors = process.communicate(timeout=600)
+    out, errors = process.communicate(timeout=900)
     assert process.returncode == code, errors
     assert "Traceback" not in errors
     return out, errors
@@ -78,18 +79,20 @@ def grow(workdir, process):
 
 
 LAUNCHERS = int(os.environ.get("TFM_KILLS", "4")) // 2
+SEED = int(os.environ.get("TFM_KILLS_SEED", "0"))  # of the moments
+STEPS = int(os.environ.get("TFM_KILLS_STEPS", "150"))  # for each kill; a slow machine needs fewer
 
 
 @pytest.mark.slow
 def test_kills_change_nothing(tmp_path):
     """Twelve points; of each launcher two workers are killed, then itself; one is asked to stop."""
     study = write(tmp_path)
-    long = ["--quiet", f"--config.train.steps={150 * LAUNCHERS}", "--config.train.eval_every=100",
+    long = ["--quiet", f"--config.train.steps={STEPS * LAUNCHERS}", "--config.train.eval_every=100",
             "--config.train.save_every=20"]  # fmt: skip
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(begin(study, whole, *long))
     assert len(ended(whole)) == 12
-    rng = random.Random(0)
+    rng = random.Random(SEED)
     workers_killed = 0
     for ending in [signal.SIGKILL] * LAUNCHERS + [signal.SIGINT]:
         process = begin(study, killed, *long)
@@ -165,7 +168,7 @@ def test_a_sweep_is_extended_and_kept(tmp_path):
     # The library's code has changed: nothing is reused without a word, and nothing is lost.
     profile = json.loads((work / rows[0]["id"] / "profile.json").read_text())
     profile["profiles"][0]["made_by"]["tfm"] = "another"
-    (work / rows[0]["id"] / "profile.json").write_text(json.dumps(profile))
+    Folder(work / rows[0]["id"]).write("profile.json", profile)
     _, errors = finish(begin(study, work), 2)
     assert "1 of 12 runs" in errors
     assert "--stale=again" in errors
@@ -176,8 +179,7 @@ def test_a_sweep_is_extended_and_kept(tmp_path):
     finish(begin(study, work, "--stale=keep", "--quiet"))
     assert len(ended(work)) == 12
     assert not (work / "stale" / f"{rows[0]['id']}.0" / "summary.json").exists()
-    other = work / rows[1]["id"] / "profile.json"
-    other.write_text(json.dumps(profile))
+    Folder(work / rows[1]["id"]).write("profile.json", profile)
     finish(begin(study, work, "--stale=again", "--quiet"))
     assert ended(work / "stale") == {f"{rows[1]['id']}.0"}
     assert len(ended(work)) == 12

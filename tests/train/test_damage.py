@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import assert_same
-from tfm import config
+from tfm import cli, config
 from tfm.checkpoint import Checkpoints
 from tfm.folder import Damaged, Folder
 from tfm.names import UserError
@@ -113,10 +113,49 @@ def test_a_damaged_file_is_named_and_left(name, kind, run, folder):
 def test_a_value_of_the_wrong_kind_is_named(name, change, message, folder):
     tree = json.loads((folder / name).read_text()) | change
     kept = {key: value for key, value in tree.items() if value is not ...}
-    (folder / name).write_text(json.dumps(kept))
+    Folder(folder).write(name, kept)
     with pytest.raises(Damaged, match=message):
         Folder(folder).summary()
     assert status(folder)[0] == "damaged"
+
+
+EDITS = {  # of each file, a value that could as well be right
+    "config.json": ("optimizer", "learning_rate"),
+    "summary.json": ("valid", "accuracy"),
+    "profile.json": ("profiles", 0, "cores"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_edited_value_is_noticed(name, finished, run, folder, capsys):
+    """By `tfm ls`, `tfm train` and `tfm eval`; `tests/sweep/test_damage.py` has the table."""
+    if not finished and name == "summary.json":
+        return
+    tree = json.loads((folder / name).read_text())
+    *path, last = EDITS[name]
+    at = tree
+    for key in path:
+        at = at[key]
+    at[last] *= 2
+    (folder / name).write_text(json.dumps(tree))
+    if not finished:
+        (folder / "summary.json").unlink()
+    assert status(folder) == ("damaged", f"{folder / name} was edited: its checksum differs")
+    with pytest.raises(UserError, match=f"{name} was edited.*; delete the folder"):
+        loop.train(run, str(folder), Silent())
+    if name == "config.json":
+        for argv in (["eval", folder], ["describe", f"--config={folder}/config.json"]):
+            assert cli.main([str(arg) for arg in argv]) == 2
+            assert f"{folder}/config.json was edited" in capsys.readouterr().err
+
+
+def test_an_edited_copy_is_a_config_of_its_own(folder, tmp_path):
+    tree = json.loads((folder / "config.json").read_text())
+    del tree["checksum"]
+    tree["optimizer"]["learning_rate"] = 0.5
+    (tmp_path / "mine.json").write_text(json.dumps(tree))
+    assert config.load(str(tmp_path / "mine.json")).optimizer.learning_rate == 0.5
 
 
 @pytest.mark.parametrize("name", ["config.json", "profile.json", "metrics.jsonl"])

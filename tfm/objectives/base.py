@@ -61,6 +61,14 @@ class Objective:
         function of (seed, step). Shapes depend on `dataset` alone."""
         raise NotImplementedError
 
+    def shown(
+        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
+    ) -> np.ndarray | bool:
+        """Which labels of the batch that `prepare` makes from the same `rng` a model is shown on
+        purpose: True for all, or an array as the labels. No other may be seen in the inputs (but in
+        `labels_in`): that is proved before the first step."""
+        return False
+
     def loss(
         self, logits: Array, batch: Batch, label_smoothing: Array | None = None
     ) -> dict[str, Array]:

@@ -42,7 +42,25 @@ class MaskedLM(Objective):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab + 1}
 
+    def shown(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
+        """Those that stay, so that a token in view may be right."""
+        _, _, chosen_BT, fate_BT = self._choose(examples, dataset, rng)
+        return chosen_BT & (fate_BT >= self.masked + self.random)
+
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+        labels_BT, valid_BT, chosen_BT, fate_BT = self._choose(examples, dataset, rng)
+        any_BT = rng.integers(0, dataset.vocab, labels_BT.shape, np.int32)
+        tokens_BT = np.where(fate_BT < self.masked + self.random, any_BT, labels_BT)
+        tokens_BT = np.where(fate_BT < self.masked, np.int32(dataset.vocab), tokens_BT)
+        tokens_BT = np.where(chosen_BT, tokens_BT, labels_BT)
+        inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT}
+        return Batch(inputs, labels_BT, chosen_BT.astype(np.float32))
+
+    def _choose(
+        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The tokens, which of them are real, which are to be predicted, and a number from 0 to 1
+        for what becomes of each of these."""
         tokens, longest = examples.tokens, dataset.max_length
         labels_BT, valid_BT = int32(tokens.padded(longest)), tokens.valid(longest)
         allowed_BT = valid_BT
@@ -50,10 +68,4 @@ class MaskedLM(Objective):
             allowed_BT = tokens.padded(longest, examples.scored)
         labels_BT, valid_BT, allowed_BT = (x[:, :-1] for x in (labels_BT, valid_BT, allowed_BT))
         chosen_BT = allowed_BT & (rng.random(labels_BT.shape) < self.rate)
-        fate_BT = rng.random(labels_BT.shape)
-        any_BT = rng.integers(0, dataset.vocab, labels_BT.shape, np.int32)
-        tokens_BT = np.where(fate_BT < self.masked + self.random, any_BT, labels_BT)
-        tokens_BT = np.where(fate_BT < self.masked, np.int32(dataset.vocab), tokens_BT)
-        tokens_BT = np.where(chosen_BT, tokens_BT, labels_BT)
-        inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT}
-        return Batch(inputs, labels_BT, chosen_BT.astype(np.float32))
+        return labels_BT, valid_BT, chosen_BT, rng.random(labels_BT.shape)

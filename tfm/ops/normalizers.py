@@ -89,10 +89,10 @@ def entmax15(logits_BHTS: Array) -> Array:
 
 
 def _from_greatest(logits_BHTS: Array) -> Array:
-    """Less the row's maximum, which changes no weight of an entmax, and no lower than −1, where
-    the weight is 0."""
+    """Less the row's maximum, which changes no weight of an entmax, and no lower than −2. From −1
+    down a weight is 0; at −1 itself, rounding would decide what belongs to the support."""
     greatest = lax.stop_gradient(jnp.max(logits_BHTS, -1, keepdims=True))
-    return jnp.maximum(logits_BHTS - greatest, -1.0)
+    return jnp.maximum(logits_BHTS - greatest, -2.0)
 
 
 def _sorted(x: Array) -> Array:

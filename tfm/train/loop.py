@@ -24,8 +24,8 @@ from tfm.config import copy_source, user_entries
 from tfm.data.dataset import Dataset
 from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
+from tfm.evaluate import answers, leaks
 from tfm.evaluate.floors import floors
-from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import evaluate
 from tfm.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.inspect import describe
@@ -82,12 +82,12 @@ def train(
         raise UserError(f"a file that decides the result of {expected} was edited since it began")
     folder = Folder(workdir)
     with folder.lock(patience):
-        known = folder.read("config.json")
-        if known is not None and "id" not in known:
-            raise UserError(f"{workdir} holds an imported model; choose another folder")
-        if known is not None and known["id"] != name:
-            raise UserError(f"{workdir} holds another run: {_difference(known, run)}")
         try:
+            known = folder.read("config.json")
+            if known is not None and "id" not in known:
+                raise UserError(f"{workdir} holds an imported model; choose another folder")
+            if known is not None and known["id"] != name:
+                raise UserError(f"{workdir} holds another run: {_difference(known, run)}")
             summary = folder.summary(name)
         except Damaged as e:
             raise UserError(f"{e}; delete the folder {workdir} to run it again") from e
@@ -95,6 +95,8 @@ def train(
             old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
             watcher.message(f"{workdir}: finished before{old}")
             return summary
+        if not any((folder.path / "checkpoints").glob("[0-9]*")):
+            check_leak(run, data, watcher)
         copied = (folder.path / SOURCE).is_dir()
         own = known["entries"] if known and copied else copy_source(run, folder.path)
         more = {"id": name, "entries": own, "init_digest": init}
@@ -114,6 +116,29 @@ def _difference(known: Mapping[str, Any], run: RunSpec) -> str:
     texts = [f"{key} is {there[key]!r} there and {here[key]!r} here" for key in keys[:5]]
     more = f", and {len(keys) - 5} more keys differ" if len(keys) > 5 else ""
     return ", ".join(texts) + more if keys else "its data, or code that it uses, were edited"
+
+
+def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> None:
+    """Raise if the model sees what it must predict: its loss would mean nothing."""
+    objective, valid, size = run.objective.entry, data["valid"], run.data.eval_batch
+    found, cure = answers.find_shown_answer(objective, valid, size), answers.CURE
+    if found is None and objective.labels_in is not None:
+        init, _, eval_step = compiled(run)
+        plan = Epochs(len(data["train"]), run.data.batch, run.seed)
+        first = train_batch(objective, data["train"], plan, run.seed, 0)
+        check_memory(jax.eval_shape(init, first, jnp.uint32(run.seed)))
+        variables = init(first, jnp.uint32(run.seed)).variables()
+        batch = next(eval_batches(objective, valid, size))
+        found = leaks.find_leak(eval_step, variables, objective, batch, valid.vocab)
+        cure = leaks.CURE
+    if found is None:
+        return
+    if not run.train.allow_leak:
+        raise UserError(
+            f"objective {run.objective!r}: {found}. The model sees the answer: {cure}. "
+            "train.allow_leak=True trains it anyway"
+        )
+    watcher.message(f"the model sees the answer: {found}")
 
 
 class _Training:
@@ -189,26 +214,11 @@ class _Training:
             self.checkpoints.delete(step)
         if found is None:
             state = self._initialized(self.init(self.first, seed))
-            self._check_leak(state)
         else:
             state = TrainState(**found["variables"], **found["training"])
             self.watcher.message(f"going on from step {int(state.step)}")
         self.folder.truncate_log(int(state.step))
         return state
-
-    def _check_leak(self, state: TrainState) -> None:
-        """Raise if the model sees what it must predict: its loss would mean nothing."""
-        batch = next(eval_batches(self.objective, self.data["valid"], self.spec.data.eval_batch))
-        vocab = self.data["valid"].vocab
-        found = find_leak(self.eval_step, state.variables(), self.objective, batch, vocab)
-        if found is None:
-            return
-        if not self.spec.train.allow_leak:
-            raise UserError(
-                f"objective {self.spec.objective!r}: {found}. The model sees the answer: choose a "
-                "causal mask, or a model of one direction. train.allow_leak=True trains it anyway"
-            )
-        self.watcher.message(f"the model sees the answer: {found}")
 
     def _initialized(self, state: TrainState) -> TrainState:
         """The state before the first step, with the weights of `train.init_from` if it is given."""
