@@ -22,7 +22,6 @@ from tfm.data.datasets import open_dataset
 from tfm.evaluate import metrics
 from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
-from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 from tfm.run.load import load
 from tfm.run.spec import DataSpec
@@ -72,8 +71,7 @@ def evaluate(
             raise UserError(f"data set {str(text)!r}: {e}") from e
     chunk = run.train.loss_chunk if run is not None and objective is None else None
     step = jax.jit(functools.partial(metrics.eval_step, loaded.model, shown, chunk=chunk))
-    batches = eval_batches(shown, opened, data.eval_batch)
-    sums = metrics.evaluate(step, loaded.variables, batches)
+    sums = metrics.measured(shown, opened, step, loaded.variables, data.eval_batch)
     found = {
         "step": loaded.step,
         "split": split,

@@ -26,7 +26,7 @@ from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
 from tfm.evaluate.floors import floors
 from tfm.evaluate.leaks import find_leak
-from tfm.evaluate.metrics import evaluate
+from tfm.evaluate.metrics import measured
 from tfm.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.inspect import describe
 from tfm.models import build
@@ -256,8 +256,10 @@ class _Training:
         return found["loss"]
 
     def _measure(self, state: TrainState, dataset: Dataset) -> dict[str, float]:
-        batches = eval_batches(self.objective, dataset, self.spec.data.eval_batch)
-        return self.objective.metrics(evaluate(self.eval_step, state.variables(), batches), dataset)
+        sums = measured(
+            self.objective, dataset, self.eval_step, state.variables(), self.spec.data.eval_batch
+        )
+        return self.objective.metrics(sums, dataset)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.folder.log(line)

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from tfm.checkpoint import evaluated
 from tfm.evaluate.metrics import eval_step, head_options, sums_of
-from tfm.objectives.base import Batch, Objective
+from tfm.objectives.base import COUNTED, Batch, Objective
 from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OptimizerSpec
@@ -48,7 +48,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def zero_metrics() -> dict[str, Array]:
-    return {name: jnp.float32(0) for name in ("loss", "correct", "count", "norm", "steps")}
+    return {name: jnp.float32(0) for name in (*COUNTED, "norm", "steps")}
 
 
 def init(
@@ -98,8 +98,8 @@ def train_step(
         x, intermediates = output
         smoothing = numbers.get("label_smoothing")
         sums = sums_of(module, objective, {"params": params}, x, part, smoothing, spec.loss_chunk)
-        sums = {name: jnp.sum(x) for name, x in sums.items()}
-        minimised = sums.pop("smoothed", sums["loss"]) / total
+        minimised = jnp.sum(sums.get("smoothed", sums["loss"])) / total
+        sums = {name: jnp.sum(sums[name]) for name in COUNTED}
         for auxiliary in intermediates["losses"].values():
             minimised += auxiliary / spec.accumulate
         return minimised, (sums, model_state)
@@ -117,7 +117,7 @@ def train_step(
     else:
         parts = jax.tree.map(lambda x: x.reshape(spec.accumulate, -1, *x.shape[1:]), batch)
         zeros = jax.tree.map(jnp.zeros_like, state.params)
-        sums = {name: jnp.float32(0) for name in ("loss", "correct", "count")}
+        sums = {name: jnp.float32(0) for name in COUNTED}
         keys = jax.random.split(key, spec.accumulate)
         carry = zeros, sums, state.model_state
         (grads, sums, model_state), _ = jax.lax.scan(accumulate, carry, (parts, keys))
