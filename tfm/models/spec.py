@@ -311,6 +311,7 @@ class Word2VecSpec(ModelSpec):
     family: str = "word2vec"
     kind: Named = choice(lambda: KINDS, "skip_gram")
     width: int = size()
+    tied: bool = False  # the output matrix is the input matrix
     average: bool = False  # CBOW's context vectors are summed, or averaged
 
     def check(self) -> None:
