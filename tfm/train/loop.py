@@ -216,7 +216,10 @@ class _Training:
         if train.init_from is None:
             return state
         before = {"params": state.params, **state.model_state}
-        after, report = initial_variables(before, train.init_from, train.init_pattern)
+        data = self.data["train"]
+        after, report = initial_variables(
+            before, train.init_from, train.init_pattern, data.vocab, data.vocabulary
+        )
         if init_digest(self.spec) != init_digest(self.spec, str(self.folder.path)):
             raise UserError(f"train.init_from={train.init_from!r} has changed since the run began")
         params = after.pop("params")
@@ -347,6 +350,7 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
         learning_rate=1.0,
         weight_decay=_on(run.optimizer.weight_decay),
         clip=_on(run.optimizer.clip),
+        factors=(1.0,) * len(run.optimizer.factors),
     )
     train = TrainSpec(
         steps=run.train.steps,
