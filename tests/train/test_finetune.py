@@ -121,7 +121,7 @@ def test_vectors_of_word2vec_become_an_embedding(tmp_path):
     with pytest.raises(UserError, match="token ids stand for other tokens than this run's, so"):
         of(text_run(tmp_path / "b.txt", ENCODER, "masked_lm", **init), tmp_path / "other")
     rest = {**init, "init_pattern": "embed/.*"}
-    (tmp_path / "c.txt").write_text("abc " * 60)
+    (tmp_path / "c.txt").write_text("abc " * 120)
     with pytest.raises(UserError, match="its data have 10 token ids, and this run's 4, so"):
         of(text_run(tmp_path / "c.txt", ENCODER, "masked_lm", **rest), tmp_path / "fewer")
 
