@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from tfm.layers.embed import PositionSpec, PositionTable
+from tfm.layers.dims import Dims
+from tfm.layers.embed import PositionSpec, PositionTable, TokenEmbedding
 from tfm.names import UserError
 from tfm.ops.positions import POSITIONS, sinusoidal_table
 
@@ -70,3 +71,43 @@ def test_schemes_without_a_table_leave_embeddings_alone(position):
 def test_bad_input_is_named(options, message):
     with pytest.raises(UserError, match=message):
         apply("learned", **options)
+
+
+TOKENS = np.array([[3, 0, 5], [5, 5, 1]])
+
+
+def coded(coding, vocab=6, width=8):
+    embed = TokenEmbedding(vocab, Dims(width, coding=coding))
+    variables = embed.init(jax.random.key(0), TOKENS)
+    return embed, variables
+
+
+def test_one_hot_vectors_are_orthogonal():
+    embed, variables = coded("one_hot")
+    assert not jax.tree.leaves(variables)
+    x = embed.apply(variables, TOKENS)
+    np.testing.assert_array_equal(x, np.eye(6, 8)[TOKENS])
+    np.testing.assert_array_equal(embed.apply(variables, x, method="logits"), np.eye(6)[TOKENS])
+    with pytest.raises(UserError, match="width=5 must be at least vocab=6"):
+        coded("one_hot", width=5)
+
+
+def test_random_vectors_are_constants():
+    embed, variables = coded("random")
+    assert set(variables) == {"constants"}
+    table = variables["constants"]["token"]
+    assert table.shape == (6, 8)
+    assert 0.005 < np.std(table) < 0.04  # normal(stddev=0.02)
+    np.testing.assert_array_equal(embed.apply(variables, TOKENS), table[TOKENS])
+    x = np.ones((1, 1, 8), np.float32)
+    logits = embed.apply(variables, x, method="logits")
+    np.testing.assert_allclose(logits[0, 0], np.sum(table, 1), rtol=1e-5)
+
+
+def test_a_scalar_is_a_point_on_a_line():
+    embed, variables = coded("scalar")
+    line = variables["params"]["line"]
+    x = embed.apply(variables, TOKENS)
+    np.testing.assert_allclose(x[0, 0], line[0] * 3 / 6 + line[1], rtol=1e-6)
+    with pytest.raises(UserError, match="'scalar' has no table that could be the head"):
+        embed.apply(variables, x, method="logits")

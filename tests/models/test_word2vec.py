@@ -4,7 +4,6 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.by_hand import init
-from tests.helpers.quick import jit
 from tfm.models import build, word2vec
 from tfm.models.spec import Word2VecSpec
 from tfm.names import UserError
@@ -52,44 +51,40 @@ def test_begins_as_word2vec_c_does():
     assert 0.4 / WIDTH < np.max(np.abs(tree["input"])) <= 0.5 / WIDTH
 
 
-def test_negative_sampling_loss():
-    logits = np.random.default_rng(0).normal(size=(3, 6))
-    sigmoid = lambda x: 1 / (1 + np.exp(-x))
-    wanted = -np.log(sigmoid(logits[:, 0])) - np.log(sigmoid(-logits[:, 1:])).sum(1)
-    loss = objective.negative_sampling_loss(jnp.asarray(logits))
-    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
-
-
 def test_noise_is_the_unigram_to_three_quarters():
     noise = objective.noise(jnp.array([16, 1, 81, 0]))
     np.testing.assert_allclose(noise, np.array([8, 1, 27, 0]) / 36, rtol=1e-5)
 
 
-def test_words_with_the_same_neighbours_get_near_vectors():
-    """0 and 1 stand beside 4 and 5, 2 and 3 beside 6 and 7."""
-    pairs = np.array([(a, b) for a in range(4) for b in ((4, 5) if a < 2 else (6, 7))])
-    module = model()
-    noise = objective.noise(jnp.bincount(pairs[:, 1], length=VOCAB))
+def test_tied():
+    module = model(tied=True)
+    tree = init(module, WORDS[:, :1])
+    assert list(tree["params"]) == ["input"]
+    into = tree["params"]["input"]
+    logits = module.apply(tree, WORDS[:, :1])
+    np.testing.assert_allclose(logits, into[[3, 1]] @ into.T, atol=1e-5)
 
-    def step(params, key):
-        others = jax.random.choice(key, VOCAB, (len(pairs), 4), p=noise)
-        candidates = jnp.concatenate([jnp.asarray(pairs[:, 1:]), others], 1)
-        loss = lambda params: jnp.sum(
-            objective.negative_sampling_loss(
-                module.apply({"params": params}, pairs[:, :1], None, candidates)
-            )
-        )
-        return jax.tree.map(lambda x, grad: x - 0.05 * grad, params, jax.grad(loss)(params))
 
-    params = module.init(jax.random.key(0), pairs[:, :1])["params"]
-    keys = jax.random.split(jax.random.key(1), 300)
-    params = jit(lambda params: jax.lax.fori_loop(0, 300, lambda i, p: step(p, keys[i]), params))(
-        params
-    )
-    unit = params["input"] / np.linalg.norm(params["input"], axis=1, keepdims=True)
-    alike = np.asarray(unit @ unit.T)
-    assert min(alike[0, 1], alike[2, 3]) > 0.9
-    assert np.max(alike[:2, 2:4]) < 0.5
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("kind", ["skip_gram", "cbow"])
+def test_every_word_in_the_middle(kind, average):
+    """A row at once is its words one after the other."""
+    if average and kind == "skip_gram":
+        return
+    module = model(kind=kind, average=average)
+    tree = init(module, WORDS[:, :1])
+    reach = np.array([[1, 2, 1, 0], [3, 1, 2, 1]])
+    candidates = np.concatenate([WORDS, [[4, 4], [9, 3]]], 1)
+    got = module.apply(tree, WORDS, VALID, candidates, reach)
+    assert got.shape == (2, 4, 6)
+    for row, middle in np.argwhere(VALID):
+        own = {"words_BC": WORDS[row : row + 1, middle : middle + 1]}
+        if kind == "cbow":
+            far = np.abs(np.arange(4) - middle)
+            own["words_BC"] = WORDS[row : row + 1]
+            own["valid_BC"] = ((far > 0) & (far <= reach[row, middle]) & VALID[row])[None]
+        wanted = module.apply(tree, **own, candidates_BN=candidates[row : row + 1])
+        np.testing.assert_allclose(got[row, middle], wanted[0], atol=1e-5)
 
 
 def test_through_the_door():
@@ -107,6 +102,8 @@ def test_bad_input_is_named():
         model(average=True)
     with pytest.raises(UserError, match="skip-gram reads one word"):
         model().init(jax.random.key(0), WORDS)
+    with pytest.raises(UserError, match="reach_BC: every word is in the middle, so candidates_BN"):
+        model().init(jax.random.key(0), WORDS, VALID, None, WORDS)
     with pytest.raises(UserError, match="valid_BC has shape"):
         model(kind="cbow").init(jax.random.key(0), WORDS, VALID[:, :2])
     with pytest.raises(UserError, match="candidates_BN has shape"):

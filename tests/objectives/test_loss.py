@@ -11,7 +11,6 @@ from tfm.models import build
 from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.next_token import NextToken
-from tfm.objectives.word2vec import Word2Vec
 from tfm.run.spec import RunSpec
 from tfm.spec import to_spec
 
@@ -53,19 +52,6 @@ def test_cross_entropy_by_definition():
     correct = (logits.argmax(-1) == labels) * weights
     np.testing.assert_array_equal(got["correct"], correct.sum(1))
     np.testing.assert_array_equal(got["count"], weights.sum(1))
-
-
-def test_negative_sampling_by_definition():
-    logits = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
-    weights = np.array([1, 0, 1], np.float32)
-    batch = Batch({}, np.zeros(3, np.int32), weights)
-    got = Word2Vec(negatives=5).loss(jnp.asarray(logits), batch)
-    sigmoid = lambda x: 1 / (1 + np.exp(-x))
-    wanted = -np.log(sigmoid(logits[:, 0])) - np.log(sigmoid(-logits[:, 1:])).sum(1)
-    np.testing.assert_allclose(got["loss"], wanted * weights, rtol=1e-5)
-    np.testing.assert_array_equal(got["correct"], (logits.argmax(1) == 0) * weights)
-    np.testing.assert_array_equal(got["count"], weights)
-    assert not Word2Vec(negatives=5).smooths
 
 
 DECODER = dict(

@@ -1,9 +1,11 @@
 """Each form of data under each objective, written out by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.data.dataset import Dataset, Examples, Ragged, Special
 from tfm.data.datasets import open_dataset
 from tfm.data.order import Epochs
 from tfm.names import UserError, read
@@ -21,7 +23,7 @@ def flat(*rows):
 
 def data(form, examples, **facts):
     base = dict(form=form, vocab=10, max_length=3, count=2)
-    return Dataset(read=lambda rows: examples, **base | facts)
+    return Dataset(read=examples.take, **base | facts)
 
 
 TOKENS = ragged([5, 6, 7], [8, 9])
@@ -34,6 +36,18 @@ TAGS = data(
     "tags",
     Examples(tokens=TOKENS, tags=flat([6, 7, 8], [9, 3]), scored=flat([0, 1, 1], [1, 0]) > 0),
 )
+TWO = data(
+    "labels",
+    Examples(tokens=TOKENS, labels=np.array([0, 2]), segments=flat([0, 0, 1], [0, 1])),
+    classes=3,
+)
+NUMBERS = data("labels", Examples(tokens=TOKENS, labels=np.array([2.5, -1.0])))
+PIECES = data(
+    "tags",
+    Examples(tokens=TOKENS, tags=flat([0, 2, 1], [1, 1]), scored=flat([0, 1, 0], [1, 0]) > 0),
+    tags=3,
+)
+OTHER = dataclasses.replace(PAIRS, special=Special(bos=3, eos=4, sep=2))
 TEXT = data("text", Examples(tokens=TOKENS))
 SOME = data("text", Examples(tokens=TOKENS, scored=flat([1, 0, 1], [0, 1]) > 0))
 VECTORS = data(
@@ -47,6 +61,10 @@ FORMS = {
     "text": TEXT,
     "some": SOME,
     "vectors": VECTORS,
+    "two": TWO,
+    "numbers": NUMBERS,
+    "bert": PIECES,
+    "other ids": OTHER,
 }
 SAME = {"tokens_BT": [[5, 6, 7], [8, 9, 0]], "valid_BT": [[1, 1, 1], [1, 1, 0]]}
 BOTH = {"source_BS": SAME["tokens_BT"], "source_valid_BS": SAME["valid_BT"]}
@@ -57,13 +75,26 @@ NEXT = {
     "labels": [[6, 7], [9, 0]],
 }
 
+JOINED = {
+    "tokens_BT": [[5, 6, 7, 1, 7, 0], [8, 9, 1, 5, 6, 0]],
+    "valid_BT": [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0]],
+}
+JOINED_LABELS = {
+    "labels": [[0, 0, 0, 7, 2, 0], [0, 0, 5, 6, 2, 0]],
+    "weights": [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]],
+}
+ONE_LABEL = {
+    "tokens_BT": [[5, 6, 7, 1], [8, 9, 1, 0]],
+    "valid_BT": [[1, 1, 1, 1], [1, 1, 1, 0]],
+}
+ONE_LABELS = {
+    "labels": [[0, 0, 0, 3], [0, 0, 5, 0]],
+    "weights": [[0, 0, 0, 1], [0, 0, 1, 0]],
+}
+
 WANTED = {
-    "pairs, next_token": {
-        "tokens_BT": [[5, 6, 7, 1, 7, 0], [8, 9, 1, 5, 6, 0]],
-        "valid_BT": [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0]],
-        "labels": [[0, 0, 0, 7, 2, 0], [0, 0, 5, 6, 2, 0]],
-        "weights": [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]],
-    },
+    "pairs, next_token": {**JOINED, **JOINED_LABELS},
+    "pairs, prefix_lm": {**JOINED, "prefix_B": [4, 3], **JOINED_LABELS},
     "pairs, seq2seq": {
         **BOTH,
         "decoder_input_BT": [[1, 7, 0], [1, 5, 6]],
@@ -76,12 +107,8 @@ WANTED = {
         "labels": [[7, 6, 5], [9, 8, 0]],
         "weights": [[1, 1, 1], [1, 1, 0]],
     },
-    "labels, next_token": {
-        "tokens_BT": [[5, 6, 7, 1], [8, 9, 1, 0]],
-        "valid_BT": [[1, 1, 1, 1], [1, 1, 1, 0]],
-        "labels": [[0, 0, 0, 3], [0, 0, 5, 0]],
-        "weights": [[0, 0, 0, 1], [0, 0, 1, 0]],
-    },
+    "labels, next_token": {**ONE_LABEL, **ONE_LABELS},
+    "labels, prefix_lm": {**ONE_LABEL, "prefix_B": [4, 3], **ONE_LABELS},
     "labels, seq2seq": {
         **BOTH,
         "decoder_input_BT": [[1], [1]],
@@ -90,6 +117,23 @@ WANTED = {
         "weights": [[1], [1]],
     },
     "labels, classify": {**SAME, "labels": [0, 2], "weights": [1, 1]},
+    "two, classify": {**SAME, "labels": [0, 2], "weights": [1, 1]},
+    "two, pair": {**SAME, "types_BT": [[0, 0, 1], [0, 1, 0]], "labels": [0, 2], "weights": [1, 1]},
+    "numbers, regress": {**SAME, "labels": [2.5, -1.0], "weights": [1, 1]},
+    "bert, tag": {**SAME, "labels": [[0, 2, 1], [1, 1, 0]], "weights": [[0, 1, 0], [1, 0, 0]]},
+    "other ids, seq2seq": {
+        **BOTH,
+        "decoder_input_BT": [[3, 7, 0], [3, 5, 6]],
+        "decoder_valid_BT": [[1, 1, 0], [1, 1, 1]],
+        "labels": [[7, 4, 0], [5, 6, 4]],
+        "weights": [[1, 1, 0], [1, 1, 1]],
+    },
+    "other ids, next_token": {  # a translation by a decoder alone
+        "tokens_BT": [[5, 6, 7, 2, 7, 0], [8, 9, 2, 5, 6, 0]],
+        "valid_BT": JOINED["valid_BT"],
+        "labels": [[0, 0, 0, 7, 4, 0], [0, 0, 5, 6, 4, 0]],
+        "weights": JOINED_LABELS["weights"],
+    },
     "tags, next_token": AS_TAGGED,
     "tags, tag": AS_TAGGED,
     "text, next_token": {**NEXT, "weights": [[1, 1], [1, 0]]},
@@ -104,8 +148,8 @@ WANTED = {
 }
 
 
-def kind(name):
-    if name == "weights" or "vector" in name:
+def kind(name, case):
+    if name == "weights" or (name, case) == ("labels", "numbers, regress") or "vector" in name:
         return "float32"
     return "bool" if "valid" in name else "int32"
 
@@ -113,18 +157,21 @@ def kind(name):
 @pytest.mark.parametrize("case", WANTED)
 def test_by_hand(case):
     form, objective = case.split(", ")
-    (batch,) = eval_batches(OBJECTIVES[objective], FORMS[form], 2)
+    (batch,) = eval_batches(read(objective, OBJECTIVES, ""), FORMS[form], 2)
     made = {**batch.inputs, "labels": batch.labels, "weights": batch.weights}
     assert list(made) == list(WANTED[case])
     for name, wanted in WANTED[case].items():
         np.testing.assert_array_equal(made[name], np.array(wanted), err_msg=name)
-        assert made[name].dtype == kind(name), name
+        assert made[name].dtype == kind(name, case), name
 
 
 def test_shown_or_refused():
     shown = {f"{form}, {name}" for form, dataset in FORMS.items() for name in accepting(dataset)}
-    random = {f"{form}, {name}" for form in ("text", "some") for name in ("masked_lm", "word2vec")}
-    assert shown == set(WANTED) | random | {"equal, next_token", "equal, seq2seq"}
+    objectives = ("masked_lm", "word2vec", "prefix_lm", "span_corruption", "ul2")
+    random = {f"{form}, {name}" for form in ("text", "some") for name in objectives}
+    sequences = {"next_token", "seq2seq", "prefix_lm"}
+    same = {f"{form}, {name}" for form in ("equal", "two", "other ids") for name in sequences}
+    assert shown == set(WANTED) | random | same
 
 
 @pytest.mark.parametrize(
@@ -135,6 +182,11 @@ def test_shown_or_refused():
         ("labels", "tag", "needs pairs or tags, but the data are labels"),
         ("text", "tag", "would show the wanted tokens"),
         ("vectors", "next_token", "but the data are vectors"),
+        ("labels", "pair", "needs two sentences, but the data do not say"),
+        ("labels", "regress", "needs numbers, but the labels are classes"),
+        ("numbers", "classify", "needs classes, but the labels are numbers"),
+        ("numbers", "seq2seq", "needs classes, but the labels are numbers"),
+        ("bert", "next_token", "predicts tokens, but the tags are not tokens"),
     ],
 )
 def test_refusals_say_why(form, objective, message):
@@ -148,7 +200,14 @@ def assert_equal(one, other):
     np.testing.assert_array_equal(one.weights, other.weights)
 
 
-RANDOM = ["masked_lm", "word2vec(kind='cbow')", "word2vec(negatives=3)"]
+RANDOM = [
+    "masked_lm",
+    "prefix_lm",
+    "span_corruption(rate=0.5, span=1.0)",
+    "ul2",
+    "word2vec(kind='cbow')",
+    "word2vec(negatives=3)",
+]
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -202,6 +261,33 @@ def test_masked_lm_has_the_shares_of_bert():
     assert OBJECTIVES["masked_lm"]().sizes(dataset) == {"vocab": vocab + 1}
 
 
+def test_a_static_mask_follows_from_the_text():
+    """Whichever step or seed, a text is masked in the same way, and each text in its own."""
+    dataset, objective = uniform_text(50), read("masked_lm(static=True)", OBJECTIVES, "")
+    plan = Epochs(4000, 4000, 0)
+    batches = [train_batch(objective, dataset, plan, seed, step) for seed, step in ((0, 0), (5, 3))]
+    orders = [np.argsort(plan.rows(step)) for step in (0, 3)]
+    one, other = ({**b.inputs, "w": b.weights} for b in batches)
+    for name in one:
+        np.testing.assert_array_equal(one[name][orders[0]], other[name][orders[1]])
+    chosen, tokens = one["w"] > 0, one["tokens_BT"]
+    assert np.mean(chosen) == pytest.approx(0.15, abs=0.005)
+    assert np.mean(tokens[chosen] == 50) == pytest.approx(0.8, abs=0.015)
+    assert np.all(np.abs(chosen.mean(0) - 0.15) < 0.03)  # at every position
+
+
+def test_the_mask_of_a_tokenizer():
+    """Its id is the mask, no id is added, and special tokens are not chosen."""
+    special = Special(pad=0, bos=1, eos=2, sep=2, unk=3, mask=4)
+    dataset = dataclasses.replace(uniform_text(50), special=special)
+    objective = read("masked_lm(rate=0.5, random=0.0)", OBJECTIVES, "")
+    assert objective.sizes(dataset) == {"vocab": 50}
+    (batch,) = eval_batches(objective, dataset, len(dataset))
+    changed = batch.inputs["tokens_BT"] != batch.labels
+    assert set(batch.inputs["tokens_BT"][changed]) == {4}
+    assert set(range(50)) - set(batch.labels[batch.weights > 0]) == {0, 1, 2, 4}
+
+
 def test_masked_lm_predicts_only_what_is_scored():
     dataset = open_dataset("dyck(length=16)", "valid", 200)
     objective = read("masked_lm(rate=0.5, masked=1.0, random=0.0)", OBJECTIVES, "")
@@ -210,9 +296,8 @@ def test_masked_lm_predicts_only_what_is_scored():
     assert set(batch.inputs["tokens_BT"][batch.weights > 0]) == {dataset.vocab}
 
 
-@pytest.mark.parametrize(("options", "negatives"), [("", None), (", negatives=4", 4)])
 @pytest.mark.parametrize("kind", ["skip_gram", "cbow"])
-def test_word2vec_takes_words_that_stand_near(kind, options, negatives):
+def test_word2vec_takes_words_that_stand_near(kind):
     """In a text that counts, the distance of two words is their difference."""
     start = np.arange(0, 3000, 30)[:, None]
     dataset = data(
@@ -222,16 +307,11 @@ def test_word2vec_takes_words_that_stand_near(kind, options, negatives):
         max_length=30,
         count=100,
     )
-    objective = read(f"word2vec(kind={kind!r}, window=3{options})", OBJECTIVES, "")
+    objective = read(f"word2vec(kind={kind!r}, window=3)", OBJECTIVES, "")
     batches = [train_batch(objective, dataset, Epochs(100, 100, 0), 0, step) for step in range(30)]
     distances = []
     for batch in batches:
         words, labels = batch.inputs["words_BC"], batch.labels
-        if negatives:
-            candidates = batch.inputs["candidates_BN"]
-            assert candidates.shape == (100, 1 + negatives)
-            assert not np.any(labels)
-            labels = candidates[:, 0]
         valid = batch.inputs.get("valid_BC", np.ones(words.shape, bool))
         assert np.all(valid.any(1))
         assert words.shape[1] == (1 if kind == "skip_gram" else 6)

@@ -1,5 +1,6 @@
 """Optimisers beside optax's own recipes; schedules beside their formulas."""
 
+import dataclasses
 import math
 
 import jax
@@ -175,3 +176,56 @@ def test_schedules(text, formula):
 def test_what_cannot_be_is_named(changes, message):
     with pytest.raises(UserError, match=message):
         to_spec(OptimizerSpec, changes, "optimizer.")
+
+
+def test_frozen_parameters_have_no_state_and_factors_scale(params):
+    """One step of SGD by hand; the state of Adam has the moving parameters and no others."""
+    pattern = r"embed/.*|decoder/layers/attention/.*"
+    spec = OptimizerSpec(
+        name="sgd", learning_rate=0.1, clip=None, frozen=pattern,
+        factor_paths=("head/.*", ".*/bias"), factors=(0.5, 0.0),
+    )  # fmt: skip
+    moving, frozen = optimizer.split(spec, params)
+    assert set(frozen) == {"embed", "decoder"}
+    whole = optimizer.merge(moving, frozen)
+    assert jax.tree.structure(whole) == jax.tree.structure(params)
+    grads = random(moving, 1)
+    numbers = {k: jnp.asarray(x, jnp.float32) for k, x in optimizer.numbers(spec).items()}
+    moved, _ = optimizer.update(
+        spec, numbers, grads, jnp.float32(1), optimizer.init(spec, params), moving, jnp.int32(0), 5
+    )
+    for path, was in jax.tree_util.tree_leaves_with_path(moving):
+        names = [part.key for part in path]
+        rate = 0.05 if names[0] == "head" else 0.0 if names[-1] == "bias" else 0.1
+        now, grad = _at(moved, names), _at(grads, names)
+        np.testing.assert_allclose(now, was - rate * grad, rtol=1e-6, atol=1e-7)
+    adam = optimizer.init(dataclasses.replace(spec, name="adam"), params)
+    assert jax.tree.structure(adam.mu) == jax.tree.structure(moving)
+
+
+def _at(tree, names):
+    for name in names:
+        tree = tree[name]
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frozen": "nothing"}, "optimizer.frozen='nothing' is the path of no parameter"),
+        ({"frozen": ".*"}, "is the path of every parameter"),
+    ],
+)
+def test_frozen_paths_that_cannot_be(params, changes, message):
+    with pytest.raises(UserError, match=message):
+        optimizer.init(OptimizerSpec(**changes), params)
+
+
+def test_factors_that_cannot_be(params):
+    with pytest.raises(UserError, match="factors has 1 numbers, but factor_paths=.* has 0"):
+        OptimizerSpec(factors=(0.5,))
+    with pytest.raises(UserError, match="factor_paths='\\(' is no regular expression"):
+        OptimizerSpec(factor_paths=("(",), factors=(1.0,))
+    spec = OptimizerSpec(factor_paths=("embed/.*", "x"), factors=(1.0, 1.0))
+    with pytest.raises(UserError, match="'x' is the path of no parameter that moves"):
+        optimizer.check_factors(spec, params)

@@ -2,15 +2,19 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import tfm
-from tests.helpers.runs import Silent
+from tests.helpers.huggingface import write
+from tests.helpers.runs import Silent, arrays
 from tfm.config import load
+from tfm.interop.folder import import_folder
 from tfm.names import UserError
 from tfm.run.spec import RunSpec, read
 from tfm.spec import replaced
@@ -78,3 +82,86 @@ def test_the_other_run_may_be_deleted_when_it_has_begun(tmp_path, source):
 def test_what_cannot_be_taken_is_named(tmp_path, source, changes, message):
     with pytest.raises(UserError, match=message):
         start(tmp_path / "d", source, **changes)
+
+
+def of(tree, workdir):
+    watcher = Silent()
+    return loop.train(read(tree), str(workdir), watcher), watcher.messages
+
+
+MODEL = {"width": 8, "layers": 1, "max_length": 16, "attention": {"heads": 2},
+         "feedforward": {"width": 8}}  # fmt: skip
+ENCODER = {"family": "encoder", **MODEL}
+
+
+def text_run(path, model, objective, **train):
+    return {
+        "objective": objective,
+        "model": model,
+        "data": {"dataset": f"characters(path={str(path)!r}, length=8)", "valid_examples": 4},
+        "train": {"steps": 2, **train},
+        "optimizer": {"learning_rate": 1e-30},
+    }
+
+
+def test_vectors_of_word2vec_become_an_embedding(tmp_path):
+    """One more id, of the mask, stays fresh; other texts have other ids, and are refused."""
+    (tmp_path / "a.txt").write_text("the cat sat on a mat " * 20)
+    (tmp_path / "b.txt").write_text("zhe caz saz on a maz " * 20)  # as many characters
+    vectors = {"family": "word2vec", "width": 8}
+    of(text_run(tmp_path / "a.txt", vectors, "word2vec(negatives=2)"), tmp_path / "w2v")
+    init = {"init_from": str(tmp_path / "w2v")}
+    of(text_run(tmp_path / "a.txt", ENCODER, "masked_lm", **init), tmp_path / "mlm")
+    report = json.loads((tmp_path / "mlm" / "init.json").read_text())
+    assert report["taken"] == ["embed/token/embedding"]
+    there = tfm.load(str(tmp_path / "w2v")).params["input"]
+    here = tfm.load(str(tmp_path / "mlm"), "last").params["embed"]["token"]["embedding"]
+    assert len(here) == len(there) + 1
+    np.testing.assert_array_equal(here[:-1], there)
+    with pytest.raises(UserError, match="token ids stand for other tokens than this run's, so"):
+        of(text_run(tmp_path / "b.txt", ENCODER, "masked_lm", **init), tmp_path / "other")
+    rest = {**init, "init_pattern": "embed/.*"}
+    (tmp_path / "c.txt").write_text("abc " * 120)
+    with pytest.raises(UserError, match="its data have 10 token ids, and this run's 4, so"):
+        of(text_run(tmp_path / "c.txt", ENCODER, "masked_lm", **rest), tmp_path / "fewer")
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_frozen_parts_keep_their_bits(tmp_path, source, ema):
+    """What is frozen ends as it was in the other run; it has no moments; the rest has moved."""
+    frozen = "embed/.*|decoder/layers/attention/.*"
+    changes = {
+        "train.init_from": str(source), "model.norm.kind": "batch", "train.ema": ema,
+        "optimizer.frozen": frozen, "optimizer.factor_paths": ("decoder/.*",),
+        "optimizer.factors": (0.5,),
+    }  # fmt: skip
+    train(tmp_path / "run", **changes)
+    before, after = tfm.load(str(source)).params, tfm.load(str(tmp_path / "run"), "last").params
+    one, other = (flatten_dict(x, sep="/") for x in (before, after))
+    for path in one:
+        same = np.array_equal(one[path], other[path])
+        assert same == bool(re.fullmatch(frozen, path)), path
+    state = jax.tree_util.tree_leaves_with_path(arrays(tmp_path / "run")["training"]["opt_state"])
+    names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in state]
+    moments = [name.partition("mu/")[2] for name in names if "mu/" in name]
+    assert sorted(moments) == sorted(path for path in one if not re.fullmatch(frozen, path))
+
+
+def test_an_imported_bert_becomes_a_classifier(tmp_path):
+    """All but its old heads is taken, the pooler too; the new head is fresh."""
+    import_folder(write(tmp_path / "hf", "bert_pretraining"), str(tmp_path / "bert"))
+    known = json.loads((tmp_path / "bert" / "config.json").read_text())["model"]
+    model = {**known, "outputs": ("classify",), "classes": None}
+    tree = {
+        "objective": "classify",
+        "model": model,
+        "data": {"dataset": "parity(length=6)", "examples": 20, "valid_examples": 4, "batch": 4},
+        "train": {"steps": 2, "init_from": str(tmp_path / "bert")},
+        "optimizer": {"frozen": "embed/.*"},
+    }
+    of(tree, tmp_path / "run")
+    report = json.loads((tmp_path / "run" / "init.json").read_text())
+    assert {path.split("/")[0] for path in report["fresh"]} == {"classify"}
+    assert "pooler/kernel" in report["taken"]
+    table = [tfm.load(str(tmp_path / x), "last").params["embed"] for x in ("bert", "run")]
+    jax.tree.map(np.testing.assert_array_equal, *table)

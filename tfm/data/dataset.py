@@ -16,6 +16,19 @@ from tfm.names import UserError, pick
 PAD, BOS, EOS = 0, 1, 2
 FIRST = 3  # of a data set's own symbols
 
+
+class Special(NamedTuple):
+    """The ids with a meaning of their own. `sep` stands between the two sides of a pair; where
+    `mask` is None, objectives that need one take the id after those of the data."""
+
+    pad: int = PAD
+    bos: int = BOS
+    eos: int = EOS
+    sep: int = BOS
+    unk: int | None = None
+    mask: int | None = None
+
+
 FORMS = {
     "text": "a sequence, each token of which follows from those before it",
     "pairs": "a sequence and the sequence that is wanted for it",
@@ -74,13 +87,15 @@ class Examples:
     tokens: Ragged
     target: Ragged | None = None  # pairs: the second side
     labels: np.ndarray | None = None  # labels: a class for each row
-    tags: np.ndarray | None = None  # tags: the wanted token for each of tokens.ids
+    tags: np.ndarray | None = None  # tags: the wanted token (or tag) for each of tokens.ids
     scored: np.ndarray | None = None  # text, tags: which of tokens.ids (or tags) count; None: all
     vectors: np.ndarray | None = None  # vectors: (N, D)
+    segments: np.ndarray | None = None  # two sentences: 0 or 1 for each of tokens.ids
+    rows: np.ndarray | None = None  # their numbers in the data set; `Dataset.take` gives them
 
     def take(self, rows: np.ndarray) -> "Examples":
         """Some of the examples, in that order."""
-        places = {"tags": self.tokens.places(rows), "scored": self.tokens.places(rows)}
+        places = dict.fromkeys(("tags", "scored", "segments"), self.tokens.places(rows))
 
         def some(name: str, x: Any) -> Any:
             if isinstance(x, Ragged):
@@ -120,12 +135,17 @@ class Dataset:
     max_target: int = 0  # of the second side of a pair
     padded: bool = True  # a row may be shorter than that
     aligned: bool = False  # pairs: there is one target token for each token
-    classes: int | None = None  # labels
+    classes: int | None = None  # labels; None: they are numbers, not classes
+    tags: int | None = None  # tags: how many there are, where they are not token ids
+    label_names: tuple[str, ...] | None = None  # of classes or tags
+    special: Special = Special()
     vector: int | None = None  # vectors: their width
     best: Best | None = None  # None: nobody knows
     # Ways to be right without solving the task: the accuracy of each, on some examples.
     shortcuts: Mapping[str, Callable[[Examples], float]] = dataclasses.field(default_factory=dict)
     bytes_per_token: float | None = None  # text
+    words_per_token: float | None = None  # text
+    counts: Callable[[], np.ndarray] | None = None  # text: how often each id is in training
     decode: Callable[[Sequence[int] | np.ndarray], str] | None = None  # text
     vocabulary: str | None = None  # the characters that the ids stand for, where files differ
     fingerprint: str = ""  # of name, options and files
@@ -135,7 +155,7 @@ class Dataset:
 
     def take(self, rows: np.ndarray) -> Examples:
         rows = np.asarray(rows, np.int64)
-        examples = self.read(rows)
+        examples = dataclasses.replace(self.read(rows), rows=rows)
         _check(self, examples, len(rows))
         return examples
 
@@ -228,15 +248,23 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
         "labels": (count,),
         "tags": examples.tokens.ids.shape,
         "scored": examples.tokens.ids.shape,
+        "segments": examples.tokens.ids.shape,
         "vectors": (count, dataset.vector),
     }.items():
         x = getattr(examples, field)
         if x is not None and x.shape != shape:
             raise UserError(f"Examples.{field} has shape {x.shape}, but it must be {shape}")
-    if examples.labels is not None:
+    if examples.labels is not None and dataset.classes is None:
+        if not np.issubdtype(examples.labels.dtype, np.floating):
+            raise UserError("Examples.labels: without classes they must be numbers, as 2.5")
+    elif examples.labels is not None:
         _check_range("labels", examples.labels, "classes", dataset.classes or 0)
-    if examples.tags is not None:
+    if examples.tags is not None and dataset.tags is not None:
+        _check_range("tags", examples.tags, "tags", dataset.tags)
+    elif examples.tags is not None:
         _check_range("tags", examples.tags, "vocab", dataset.vocab)
+    if examples.segments is not None:
+        _check_range("segments", examples.segments, "segments", 2)
     if examples.scored is not None and examples.scored.dtype != bool:
         raise UserError(f"Examples.scored must be boolean, not {examples.scored.dtype}")
 

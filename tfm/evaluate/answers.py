@@ -7,7 +7,7 @@ is given must be the same, for it sees nothing else; but for `Objective.labels_i
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,12 @@ def find_shown_answer(objective: Objective, dataset: Dataset, size: int) -> str 
             "same rng: draw all that is random from rng"
         )
     wanted = (np.asarray(batch.weights) > 0) & ~np.asarray(shown, bool)
-    tokens = _tokens_of_labels(prepare, examples, batch, wanted)
-    others = [("a token", _other_tokens(examples, tokens))]
+    special = [id_ for id_ in dataset.special if id_ is not None]
+    tokens = _tokens_of_labels(prepare, examples, batch, wanted, special)
+    others = [("a token", _other_tokens(examples, tokens, special))]
     for name in ("target", "tags", "labels"):
         if getattr(examples, name) is not None:
-            others.append((name, _other_answers(examples, name)))
+            others.append((name, _other_answers(examples, name, special)))
     for what, other in others:
         made = prepare(other)
         for name, changed in _differences(batch, made).items():
@@ -65,7 +66,11 @@ def _differences(one: Batch, other: Batch) -> dict[str, np.ndarray]:
 
 
 def _tokens_of_labels(
-    prepare: Prepare, examples: Examples, batch: Batch, wanted: np.ndarray
+    prepare: Prepare,
+    examples: Examples,
+    batch: Batch,
+    wanted: np.ndarray,
+    special: Sequence[int],
 ) -> np.ndarray:
     """Which of `tokens.ids` are a label that is wanted.
 
@@ -80,7 +85,7 @@ def _tokens_of_labels(
     for bit in range(int(tokens.lengths.max()).bit_length()):
         has = (number >> bit & 1).astype(bool)
         changed, unchanged = (
-            np.asarray(prepare(_other_tokens(examples, which)).labels) != labels
+            np.asarray(prepare(_other_tokens(examples, which, special)).labels) != labels
             for which in (has, ~has)
         )
         known &= changed != unchanged
@@ -93,23 +98,26 @@ def _tokens_of_labels(
     return out
 
 
-def _other_tokens(examples: Examples, which: np.ndarray) -> Examples:
-    ids = np.where(which, _other(examples.tokens.ids), examples.tokens.ids)
+def _other_tokens(examples: Examples, which: np.ndarray, special: Sequence[int]) -> Examples:
+    ids = np.where(which, _other(examples.tokens.ids, special), examples.tokens.ids)
     return dataclasses.replace(examples, tokens=dataclasses.replace(examples.tokens, ids=ids))
 
 
-def _other_answers(examples: Examples, name: str) -> Examples:
+def _other_answers(examples: Examples, name: str, special: Sequence[int]) -> Examples:
     field: Any = getattr(examples, name)
     if name == "target":
-        return dataclasses.replace(
-            examples, target=dataclasses.replace(field, ids=_other(field.ids))
-        )
+        target = dataclasses.replace(field, ids=_other(field.ids, special))
+        return dataclasses.replace(examples, target=target)
     other: dict[str, Any] = {name: _other(field)}
     return dataclasses.replace(examples, **other)
 
 
-def _other(x: np.ndarray) -> np.ndarray:
-    """For each value another, of those that there are; the same each time."""
-    least, count = x.min(), int(x.max()) - int(x.min()) + 1
-    shift = _rng().integers(1, max(count, 2), x.shape)
-    return (least + (x - least + shift) % count).astype(x.dtype)
+def _other(x: np.ndarray, kept: Sequence[int] = ()) -> np.ndarray:
+    """For each value another of those that there are, the same each time; some are kept."""
+    values = np.setdiff1d(x, kept)
+    if len(values) < 2:
+        return x
+    place = np.searchsorted(values, x)
+    shift = _rng().integers(1, len(values), x.shape)
+    other = values[(place + shift) % len(values)]
+    return np.where(np.isin(x, values), other, x).astype(x.dtype)

@@ -10,6 +10,7 @@ from jax import Array
 
 from tfm.data.dataset import Dataset
 from tfm.objectives.base import Batch, Objective, Sums, chunked_loss
+from tfm.objectives.batches import eval_batches
 
 
 def eval_step(
@@ -19,8 +20,8 @@ def eval_step(
     batch: Batch,
     chunk: int | None = None,
 ) -> dict[str, Array]:
-    """Sums for each example (B): loss, correct answers, count. With `chunk`, the logits of so many
-    positions are held at a time."""
+    """Sums for each example (B): loss, correct answers, count, and what else is counted. With
+    `chunk`, the logits of so many positions are held at a time."""
     x: Any = module.apply(variables, **batch.inputs, **head_options(chunk))
     return sums_of(module, objective, variables, x, batch, None, chunk)
 
@@ -58,6 +59,18 @@ def evaluate(
     sums = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
     scored = sums["count"] > 0
     return {name: x[scored].astype(np.float64) for name, x in sums.items()}
+
+
+def measured(
+    objective: Objective,
+    dataset: Dataset,
+    eval_step: Callable[..., dict[str, Array]],
+    variables: Any,
+    size: int,
+) -> Sums:
+    """What the metrics of an objective need of each example of a data set."""
+    sums = evaluate(eval_step, variables, eval_batches(objective, dataset, size))
+    return objective.per_example(sums, dataset)
 
 
 def intervals(

@@ -13,6 +13,12 @@ from jax.nn import initializers
 from tfm.layers.init import Initializer, InitSpec, scaled
 from tfm.ops.products import add_last, flat_product
 
+CODINGS = {
+    "learned": "a vector for each token, which is trained",
+    "random": "a vector for each token, which stays as it was drawn",
+    "one_hot": "a 1 at the token's own place, zeros elsewhere; width is at least vocab",
+    "scalar": "the id itself, as a share of vocab, along a line that is trained",
+}
 DTYPES = {name: jnp.dtype(name) for name in ("float32", "bfloat16", "float16")}
 
 
@@ -76,6 +82,7 @@ class Dims:
     depth: int = 1  # sums on the residual path
     init: InitSpec = InitSpec()
     dtype: Any = DTYPES["float32"]  # of the computation; parameters are float32
+    coding: str = "learned"  # how tokens become vectors, one of CODINGS
 
     @property
     def kernel_init(self) -> Initializer:

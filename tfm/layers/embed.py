@@ -5,6 +5,7 @@ import functools
 import inspect
 from typing import Any
 
+import jax
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
@@ -85,7 +86,10 @@ class PositionTable(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, and one for its type; the same matrix may serve as the head."""
+    """A vector for each token, and one for its type; the same matrix may serve as the head.
+
+    What `dims.coding` does not train is a constant of the model: it is saved, and has no gradient.
+    """
 
     vocab: int
     dims: Dims
@@ -98,7 +102,17 @@ class TokenEmbedding(nn.Module):
         embed = functools.partial(
             nn.Embed, features=self.dims.width, embedding_init=self.dims.init.embedding.entry
         )
-        self.token = embed(self.vocab)
+        match self.dims.coding:
+            case "learned":
+                self.token = embed(self.vocab)
+            case "random":
+                self.table = self.variable("constants", "token", self._random)
+            case "scalar":
+                self.line = self.param("line", initializers.normal(1.0), (2, self.dims.width))
+            case "one_hot" if self.dims.width < self.vocab:
+                raise UserError(
+                    f"coding='one_hot': width={self.dims.width} must be at least vocab={self.vocab}"
+                )
         if self.types:
             self.type = embed(self.types)
 
@@ -107,7 +121,7 @@ class TokenEmbedding(nn.Module):
         check("tokens_BT", tokens_BT, sizes)
         if not jnp.issubdtype(tokens_BT.dtype, jnp.integer):
             raise UserError(f"tokens_BT must be whole numbers, not {tokens_BT.dtype}")
-        x_BTD = self.token(tokens_BT).astype(self.dims.dtype)
+        x_BTD = self._coded(tokens_BT).astype(self.dims.dtype)
         if self.scale:
             x_BTD = x_BTD * jnp.asarray(self.dims.width**0.5, x_BTD.dtype)
         if not self.types:
@@ -119,8 +133,31 @@ class TokenEmbedding(nn.Module):
         check("types_BT", types_BT, sizes)
         return x_BTD + self.type(types_BT).astype(self.dims.dtype)
 
+    def _random(self) -> Array:
+        shape = self.vocab, self.dims.width
+        return self.dims.init.embedding.entry(self.make_rng("params"), shape, jnp.float32)
+
+    def _coded(self, tokens_BT: Array) -> Array:
+        match self.dims.coding:
+            case "random":
+                return jnp.take(self.table.value, tokens_BT, axis=0)
+            case "one_hot":
+                return jax.nn.one_hot(tokens_BT, self.dims.width)
+            case "scalar":
+                share_BT1 = (tokens_BT / self.vocab)[..., None]
+                return self.line[0][None, None] * share_BT1 + self.line[1][None, None]
+        return self.token(tokens_BT)
+
     def logits(self, x_BTD: Array) -> Array:
-        table_VD = self.token.embedding.astype(x_BTD.dtype)
+        match self.dims.coding:
+            case "scalar":
+                raise UserError("coding='scalar' has no table that could be the head: untie it")
+            case "one_hot":
+                return x_BTD[..., : self.vocab].astype(jnp.float32)
+            case "random":
+                table_VD = self.table.value.astype(x_BTD.dtype)
+            case _:
+                table_VD = self.token.embedding.astype(x_BTD.dtype)
         return flat_product(x_BTD, table_VD.T, preferred_element_type=jnp.float32)
 
 

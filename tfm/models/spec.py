@@ -9,7 +9,7 @@ from typing import Any
 
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import BlockSpec, DropoutSpec
-from tfm.layers.dims import DTYPES, Dims
+from tfm.layers.dims import CODINGS, DTYPES, Dims
 from tfm.layers.embed import PositionSpec
 from tfm.layers.feedforward import ACTIVATIONS, FeedForwardSpec
 from tfm.layers.init import InitSpec
@@ -67,6 +67,7 @@ class TransformerSpec(BlockSpec, ModelSpec):
     """What the three Transformer families share."""
 
     scale_embedding: bool = False  # by √width
+    coding: Named = choice(lambda: CODINGS, "learned")  # how token ids become vectors
 
     def check(self) -> None:
         ModelSpec.check(self)
@@ -97,7 +98,7 @@ class TransformerSpec(BlockSpec, ModelSpec):
     def embed_dims(self) -> Dims:
         """Of the embeddings, without the positions that are concatenated to them."""
         width = self.width - (self.position.width or 0)
-        return Dims(width, init=self.init, dtype=self.dtype.entry)
+        return Dims(width, init=self.init, dtype=self.dtype.entry, coding=self.coding)
 
 
 def check_vocab(spec: Any) -> None:
@@ -193,6 +194,7 @@ class PlainSpec(ModelSpec):
     init: InitSpec = InitSpec()
     dropout: DropoutSpec = DropoutSpec()
     dtype: Named = choice(lambda: DTYPES, "float32")
+    coding: Named = choice(lambda: CODINGS, "learned")  # how token ids become vectors
 
     sites = ("embedding", "feedforward", "head")  # where it can drop
 
@@ -205,7 +207,7 @@ class PlainSpec(ModelSpec):
             raise SpecError("init.small_query", "{key}: this model has no attention")
 
     def dims(self, width: int) -> Dims:
-        return Dims(width, init=self.init, dtype=self.dtype.entry)
+        return Dims(width, init=self.init, dtype=self.dtype.entry, coding=self.coding)
 
 
 SHAPES = {
@@ -311,6 +313,7 @@ class Word2VecSpec(ModelSpec):
     family: str = "word2vec"
     kind: Named = choice(lambda: KINDS, "skip_gram")
     width: int = size()
+    tied: bool = False  # the output matrix is the input matrix
     average: bool = False  # CBOW's context vectors are summed, or averaged
 
     def check(self) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
 import jax
@@ -16,6 +16,7 @@ from tfm.ops.losses import log_loss
 from tfm.ops.products import argmax_last
 
 Sums = Mapping[str, np.ndarray]
+COUNTED = ("loss", "correct", "count")  # the sums that every objective has
 
 
 class Batch(flax.struct.PyTreeNode):
@@ -29,6 +30,14 @@ class Batch(flax.struct.PyTreeNode):
     weights: Any
 
 
+class Targets(NamedTuple):
+    """Rows of text, which of it is real, and which tokens are to be predicted."""
+
+    tokens_BT: np.ndarray
+    valid_BT: np.ndarray
+    predicted_BT: np.ndarray
+
+
 class Objective:
     """The base of all objectives. A frozen dataclass where it has options."""
 
@@ -37,6 +46,7 @@ class Objective:
     labels_in: ClassVar[str | None] = None  # the input that holds each label, one place later
     smooths: bool = True  # whether its labels can be smoothed
     same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
+    pads: ClassVar[bool] = False  # its rows differ in length, even if the examples do not
 
     @property
     def head(self) -> Mapping[str, Any]:
@@ -73,8 +83,18 @@ class Objective:
         self, logits: Array, batch: Batch, label_smoothing: Array | None = None
     ) -> dict[str, Array]:
         """Sums for each example: loss, correct answers, count; and, if it is asked for, the
-        smoothed loss."""
+        smoothed loss. More by other names are for `per_example`: B, or BT for each position."""
         return cross_entropy(logits, batch, label_smoothing)
+
+    def per_example(self, sums: Sums, dataset: Dataset) -> Sums:
+        """What `metrics` needs of each example, once it is known what the ids stand for."""
+        return sums
+
+    def predicted(
+        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
+    ) -> "Targets":
+        """Of text: which tokens `prepare` hides and asks for, given the same `rng`."""
+        raise NotImplementedError
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         """Loss per token and what follows from it; accuracy per token and per example."""
@@ -127,7 +147,14 @@ def chunked_loss(
 
     parts = tuple(map(cut, (x_BTD, batch.labels, batch.weights)))
     _, sums = jax.lax.scan(lambda carry, each: (carry, part(*each)), None, parts)
-    return {name: jnp.sum(x, 0) for name, x in sums.items()}
+
+    def joined(x: Array) -> Array:
+        """Sums of parts are added; what is given for each position stands side by side."""
+        if x.ndim == 2:
+            return jnp.sum(x, 0)
+        return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, : x_BTD.shape[1]]
+
+    return {name: joined(x) for name, x in sums.items()}
 
 
 def int32(x: np.ndarray) -> np.ndarray:

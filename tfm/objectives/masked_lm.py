@@ -6,25 +6,32 @@ from typing import Any
 import numpy as np
 
 from tfm.data.dataset import Dataset, Examples
+from tfm.data.draws import Draws, hashed, key_of
 from tfm.names import UserError
-from tfm.objectives.base import Batch, Objective, int32
+from tfm.objectives.base import Batch, Objective, Targets
+from tfm.objectives.text import text_rows, without_last
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
     """Of the tokens, a share `rate` is chosen to be predicted. Of those, a share `masked` becomes
-    the mask token, a share `random` any token, and the rest stays.
+    the mask token, a share `random` any token, and the rest stays. With `static`, a row is masked
+    in the same way whenever it comes, as if it were masked once and stored; otherwise it is masked
+    anew at each step (Liu et al. 2019, §4.1).
 
-    The mask's id comes after those of the data. A window of text has one token more than its
-    length, for objectives that predict the next one; here the last is not read.
+    What is hidden are the chosen tokens that do not stay: each prediction sees all else.
+
+    The mask is the tokenizer's, whose special tokens are never chosen; where it has none, the
+    mask's id comes after those of the data. The last token of a window is not read.
     """
 
     rate: float = 0.15
     masked: float = 0.8
     random: float = 0.1
+    static: bool = False
 
     families = ("encoder",)
-    same_vocab = True  # the mask's id comes after the data's own
+    same_vocab = True  # the mask's id may come after the data's own
     forms = ("text",)
 
     def __post_init__(self) -> None:
@@ -40,32 +47,53 @@ class MaskedLM(Objective):
         return {"outputs": ("masked_lm",)}
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
-        return {"vocab": dataset.vocab + 1}
+        return {"vocab": dataset.vocab + (dataset.special.mask is None)}
 
     def shown(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
         """Those that stay, so that a token in view may be right."""
-        _, _, chosen_BT, fate_BT = self._choose(examples, dataset, rng)
-        return chosen_BT & (fate_BT >= self.masked + self.random)
+        draws = self._draws(examples, rng)
+        chosen_BT = self._chosen(examples, dataset, draws).predicted_BT
+        return chosen_BT & (draws.random(chosen_BT.shape) >= self.masked + self.random)
 
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
-        labels_BT, valid_BT, chosen_BT, fate_BT = self._choose(examples, dataset, rng)
-        any_BT = rng.integers(0, dataset.vocab, labels_BT.shape, np.int32)
+        draws = self._draws(examples, rng)
+        labels_BT, valid_BT, chosen_BT = self._chosen(examples, dataset, draws)
+        shape = labels_BT.shape
+        fate_BT = draws.random(shape)
+        any_BT = draws.integers(0, dataset.vocab, shape, np.int32)
+        mask = dataset.vocab if dataset.special.mask is None else dataset.special.mask
         tokens_BT = np.where(fate_BT < self.masked + self.random, any_BT, labels_BT)
-        tokens_BT = np.where(fate_BT < self.masked, np.int32(dataset.vocab), tokens_BT)
+        tokens_BT = np.where(fate_BT < self.masked, np.int32(mask), tokens_BT)
         tokens_BT = np.where(chosen_BT, tokens_BT, labels_BT)
         inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT}
         return Batch(inputs, labels_BT, chosen_BT.astype(np.float32))
 
-    def _choose(
-        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The tokens, which of them are real, which are to be predicted, and a number from 0 to 1
-        for what becomes of each of these."""
-        tokens, longest = examples.tokens, dataset.max_length
-        labels_BT, valid_BT = int32(tokens.padded(longest)), tokens.valid(longest)
-        allowed_BT = valid_BT
-        if examples.scored is not None:
-            allowed_BT = tokens.padded(longest, examples.scored)
-        labels_BT, valid_BT, allowed_BT = (x[:, :-1] for x in (labels_BT, valid_BT, allowed_BT))
-        chosen_BT = allowed_BT & (rng.random(labels_BT.shape) < self.rate)
-        return labels_BT, valid_BT, chosen_BT, rng.random(labels_BT.shape)
+    def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
+        return self._chosen(examples, dataset, self._draws(examples, rng))
+
+    def _draws(self, examples: Examples, rng: np.random.Generator) -> Any:
+        if not self.static:
+            return rng
+        assert examples.rows is not None
+        return _ByRow(examples.rows)
+
+    def _chosen(self, examples: Examples, dataset: Dataset, draws: Any) -> Targets:
+        rows = without_last(text_rows(examples, dataset))
+        chosen_BT = rows.predicted_BT & (draws.random(rows.tokens_BT.shape) < self.rate)
+        if dataset.special.mask is not None:
+            ids = [id_ for id_ in dataset.special if id_ not in (None, dataset.special.unk)]
+            chosen_BT &= ~np.isin(rows.tokens_BT, ids)
+        return rows._replace(predicted_BT=chosen_BT)
+
+
+class _ByRow:
+    """The two draws of a NumPy generator that masking needs, as functions of the row's number."""
+
+    def __init__(self, row_B: np.ndarray):
+        self.draws = Draws(hashed(key_of(0, "masked"), row_B))
+
+    def random(self, shape: tuple[int, int]) -> np.ndarray:
+        return self.draws.uniform(shape[1:])
+
+    def integers(self, low: int, high: int, shape: tuple[int, int], _: Any) -> np.ndarray:
+        return self.draws.integers(low, high, shape[1:])

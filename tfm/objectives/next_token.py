@@ -1,29 +1,36 @@
 """Predict the next token.  Bengio et al. 2003."""
 
-import math
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tfm.data.dataset import BOS, Dataset, Examples
-from tfm.objectives.base import Batch, Objective, Sums, int32
-from tfm.objectives.seq2seq import Seq2Seq, vocab_with_labels
+from tfm.data.dataset import Dataset, Examples
+from tfm.objectives.base import Batch, Objective, Targets
+from tfm.objectives.seq2seq import Seq2Seq, numbers_refused, vocab_with_labels
 from tfm.objectives.tag import tagged
+from tfm.objectives.text import TextMetrics, text_rows
 
-SEP = BOS
 
-
-class NextToken(Objective):
+class NextToken(TextMetrics, Objective):
     """Text is predicted token by token. Of a pair, both sides are one sequence with a separator
-    between, and the second is predicted; so is a label. A tag is predicted where it is wanted."""
+    between, and the second is predicted; so is a label. A tag is predicted where it is wanted.
 
-    families = ("decoder", "recurrent")
-    forms = ("text", "pairs", "labels", "tags")
+    What is hidden from each prediction are the tokens after it.
+    """
+
+    families: ClassVar[tuple[str, ...]] = ("decoder", "recurrent")
+    forms: ClassVar[tuple[str, ...]] = ("text", "pairs", "labels", "tags")
     labels_in = "tokens_BT"
 
     @property
     def head(self) -> dict[str, Any]:
         return {"shape": "N:N", "classes": None}  # classes are not the vocabulary
+
+    def refuses(self, dataset: Dataset) -> str | None:
+        if dataset.form == "tags" and dataset.tags is not None:
+            return "predicts tokens, but the tags are not tokens"
+        return super().refuses(dataset) or numbers_refused(dataset)
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}
@@ -32,29 +39,26 @@ class NextToken(Objective):
         if dataset.form == "tags":
             return tagged(examples, dataset)
         if dataset.form == "text":
-            return _text(examples, dataset)
-        return _joined(Seq2Seq().prepare(examples, dataset, rng))
+            return next_tokens(self.predicted(examples, dataset, rng))
+        return joined(examples, dataset, rng)
 
-    def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
-        out = super().metrics(sums, dataset)
-        if dataset.bytes_per_token is not None:
-            out["bits_per_byte"] = out["loss"] / math.log(2) / dataset.bytes_per_token
-        return out
+    def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
+        rows = text_rows(examples, dataset)
+        follows_T = np.arange(rows.tokens_BT.shape[1]) > 0
+        return rows._replace(predicted_BT=rows.predicted_BT & follows_T)
 
 
-def _text(examples: Examples, dataset: Dataset) -> Batch:
-    tokens, longest = examples.tokens, dataset.max_length
-    tokens_BT, valid_BT = int32(tokens.padded(longest)), tokens.valid(longest)
-    scored_BT = valid_BT
-    if examples.scored is not None:
-        scored_BT = tokens.padded(longest, examples.scored)
+def next_tokens(rows: Targets) -> Batch:
+    """All tokens but the last are read, and at each the next one is the label."""
     # What is valid as a label follows something, so the token before it is valid as an input.
-    inputs = {"tokens_BT": tokens_BT[:, :-1], "valid_BT": valid_BT[:, 1:]}
-    return Batch(inputs, tokens_BT[:, 1:], scored_BT[:, 1:].astype(np.float32))
+    inputs = {"tokens_BT": rows.tokens_BT[:, :-1], "valid_BT": rows.valid_BT[:, 1:]}
+    return Batch(inputs, rows.tokens_BT[:, 1:], rows.predicted_BT[:, 1:].astype(np.float32))
 
 
-def _joined(pair: Batch) -> Batch:
-    """One sequence: the source, and directly after it what the decoder reads, from SEP on."""
+def joined(examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    """A pair as one sequence: the source, a separator, and the target, which is predicted."""
+    special = dataset.special._replace(bos=dataset.special.sep)
+    pair = Seq2Seq().prepare(examples, dataclasses.replace(dataset, special=special), rng)
     source_valid_BS = pair.inputs["source_valid_BS"]
     decoder_valid_BT = pair.inputs["decoder_valid_BT"]
     begin_B1 = source_valid_BS.sum(1, keepdims=True)

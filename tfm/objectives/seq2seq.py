@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfm.data.dataset import BOS, EOS, FIRST, Dataset, Examples, Ragged
+from tfm.data.dataset import FIRST, Dataset, Examples, Ragged, Special
 from tfm.objectives.base import Batch, Objective, int32
 
 
@@ -14,16 +14,22 @@ class Seq2Seq(Objective):
     forms = ("pairs", "labels")
     labels_in = "decoder_input_BT"
 
+    def refuses(self, dataset: Dataset) -> str | None:
+        return super().refuses(dataset) or numbers_refused(dataset)
+
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}
 
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
-        source = examples.tokens
+        source, special = examples.tokens, dataset.special
         if examples.labels is None:
-            decoder_input, decoder_valid, labels = shifted(examples.target, dataset.max_target)
+            decoder_input, decoder_valid, labels = shifted(
+                examples.target, dataset.max_target, special
+            )
         else:
             labels = int32(examples.labels[:, None] + FIRST)
-            decoder_input, decoder_valid = np.full_like(labels, BOS), np.ones(labels.shape, bool)
+            decoder_input = np.full_like(labels, special.bos)
+            decoder_valid = np.ones(labels.shape, bool)
         inputs = {
             "source_BS": int32(source.padded(dataset.max_length)),
             "source_valid_BS": source.valid(dataset.max_length),
@@ -33,15 +39,24 @@ class Seq2Seq(Objective):
         return Batch(inputs, labels, decoder_valid.astype(np.float32))
 
 
-def shifted(target: Ragged | None, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def shifted(
+    target: Ragged | None, longest: int, special: Special
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What a decoder reads (BOS and the target), which of it is real, and what it must predict (the
     target and EOS)."""
     assert target is not None
     target_BT = int32(target.padded(longest))
-    decoder_input_BT = np.pad(target_BT, ((0, 0), (1, 0)), constant_values=BOS)
+    decoder_input_BT = np.pad(target_BT, ((0, 0), (1, 0)), constant_values=special.bos)
     labels_BT = np.pad(target_BT, ((0, 0), (0, 1)))
-    labels_BT[np.arange(len(target)), target.lengths] = EOS
+    labels_BT[np.arange(len(target)), target.lengths] = special.eos
     return decoder_input_BT, np.arange(longest + 1) <= target.lengths[:, None], labels_BT
+
+
+def numbers_refused(dataset: Dataset) -> str | None:
+    """Why labels cannot be written as tokens, if they cannot."""
+    if dataset.form == "labels" and dataset.classes is None:
+        return "needs classes, but the labels are numbers"
+    return None
 
 
 def vocab_with_labels(dataset: Dataset) -> int:

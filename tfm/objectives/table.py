@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 from tfm.data.dataset import Dataset
 from tfm.names import UserError
 from tfm.objectives.base import Objective
-from tfm.objectives.classify import Classify
+from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM
 from tfm.objectives.next_token import NextToken
+from tfm.objectives.prefix_lm import PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq
+from tfm.objectives.span_corruption import UL2, SpanCorruption
 from tfm.objectives.tag import Tag
 from tfm.objectives.vector_to_sequence import VectorToSequence
 from tfm.objectives.word2vec import Word2Vec
@@ -27,7 +29,12 @@ OBJECTIVES: dict[str, Objective | Callable[..., Objective]] = {
     "seq2seq": Seq2Seq(),
     "tag": Tag(),
     "classify": Classify(),
+    "pair": Pair(),
+    "regress": Regress(),
     "masked_lm": MaskedLM,
+    "prefix_lm": PrefixLM,
+    "span_corruption": SpanCorruption,
+    "ul2": UL2,
     "vector_to_sequence": VectorToSequence(),
     "word2vec": Word2Vec,
 }
@@ -58,7 +65,7 @@ def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
         value = getattr(spec, key, needed)
         if value == needed:
             continue
-        if value in (None, ()):
+        if value in (None, ()) or (key == "types" and value == 0):
             changes[key] = needed
         else:
             raise UserError(f"model.{key}={value!r}: the objective needs {needed!r}")

@@ -3,13 +3,21 @@
 from typing import Any
 
 import numpy as np
+from jax import Array
+from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset, Examples
-from tfm.objectives.base import Batch, Objective, int32
+from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
+from tfm.objectives.scores import entity_matches, entity_scores, is_bio
+from tfm.ops.products import argmax_last
 
 
 class Tag(Objective):
-    """A tag, or, of a pair, the target token that stands at the same position."""
+    """A tag, or, of a pair, the target token that stands at the same position. Of a word in pieces
+    the first is scored, where the data say so. Tags are never an input.
+
+    Where the names of the tags mark entities (B-PER, I-PER, O), they are scored as such too.
+    """
 
     families = ("encoder", "recurrent")
     forms = ("pairs", "tags")
@@ -26,10 +34,34 @@ class Tag(Objective):
         return super().refuses(dataset)
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
-        return {"vocab": dataset.vocab, "classes": dataset.vocab}
+        return {"vocab": dataset.vocab, "classes": dataset.tags or dataset.vocab}
 
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
         return tagged(examples, dataset)
+
+    def loss(
+        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
+    ) -> dict[str, Array]:
+        return {
+            **cross_entropy(logits, batch, label_smoothing),
+            "predicted_BT": argmax_last(logits),
+            "tags_BT": jnp.where(batch.weights > 0, batch.labels, -1),
+        }
+
+    def per_example(self, sums: Sums, dataset: Dataset) -> Sums:
+        kept = {name: x for name, x in sums.items() if not name.endswith("_BT")}
+        if not is_bio(dataset.label_names):
+            return kept
+        names, tags_BT = dataset.label_names or (), sums["tags_BT"].astype(np.int64)
+        said_BT = sums["predicted_BT"].astype(np.int64)
+        return kept | entity_matches(tags_BT, said_BT, tags_BT >= 0, names)
+
+    def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
+        found = super().metrics(sums, dataset)
+        if "entities" not in sums:
+            return found
+        names = ("entities", "entities_found", "entities_right")
+        return found | entity_scores(*(float(np.sum(sums[name])) for name in names))
 
 
 def tagged(examples: Examples, dataset: Dataset) -> Batch:

@@ -24,6 +24,8 @@ class VectorToSequence(Objective):
         return {"vocab": dataset.vocab, "vector": dataset.vector or 0}
 
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
-        tokens_BT, valid_BT, labels_BT = shifted(examples.tokens, dataset.max_length)
+        tokens_BT, valid_BT, labels_BT = shifted(
+            examples.tokens, dataset.max_length, dataset.special
+        )
         inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT, "vector_BD": examples.vectors}
         return Batch(inputs, labels_BT, valid_BT.astype(np.float32))

@@ -364,6 +364,17 @@ def predicate(fn: Callable[[Array, Array], Array]) -> Mask:
     return Predicate(as_partial("predicate", fn))
 
 
+def near(reach_BT: Array, valid_BT: Array | None = None) -> Array:
+    """Booleans BTS: which tokens of a row are in reach of each, itself left out. It is not for
+    `attend`: the reach differs from token to token."""
+    place_T = jnp.arange(reach_BT.shape[1])
+    far_TS = jnp.abs(place_T[:, None] - place_T[None])
+    near_BTS = (far_TS[None] <= reach_BT[:, :, None]) & (far_TS > 0)[None]
+    if valid_BT is None:
+        return near_BTS
+    return near_BTS & valid_BT[:, None, :] & valid_BT[:, :, None]
+
+
 def _whole(name: str, value: int, least: int) -> int:
     if type(value) is not int or value < least:
         raise UserError(f"{name}={value} must be a whole number of at least {least}")

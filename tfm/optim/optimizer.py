@@ -12,11 +12,13 @@ from typing import Any
 
 import jax
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax import numpy as jnp
 from optax import contrib
 
 from tfm.layers.stack import SCANNED
+from tfm.names import UserError
 from tfm.optim.schedule import SCHEDULES
 from tfm.spec import Named, Spec, SpecError, call, choice, field, rate
 
@@ -37,18 +39,28 @@ class OptimizerSpec(Spec):
     b2: float = rate(0.999)
     eps: float = field(1e-8, above=0)
     momentum: float | None = rate(None)  # of SGD
+    frozen: str | None = None  # paths of parameters that stay as they are, as an expression
+    factor_paths: tuple[str, ...] = ()  # paths with a learning rate of their own; the first counts
+    factors: tuple[float, ...] = field((), least=0)  # times the learning rate, one for each
 
     def check(self) -> None:
+        if len(self.factor_paths) != len(self.factors):
+            raise SpecError(
+                "factors",
+                f"{{key}} has {len(self.factors)} numbers, but factor_paths={self.factor_paths} "
+                f"has {len(self.factor_paths)}",
+            )
         if self.momentum is not None and self.name != "sgd":
             raise SpecError(
                 "momentum", f"{{key}}={self.momentum}: 'sgd' has one, {self.name!r} has not"
             )
-        try:
-            re.compile(self.decay_mask)
-        except re.error as e:
-            raise SpecError(
-                "decay_mask", f"{{key}}={self.decay_mask!r} is no regular expression: {e}"
-            ) from e
+        patterns = {"decay_mask": (self.decay_mask,), "factor_paths": self.factor_paths}
+        for key, texts in {**patterns, "frozen": (self.frozen or "",)}.items():
+            for text in texts:
+                try:
+                    re.compile(text)
+                except re.error as e:
+                    raise SpecError(key, f"{{key}}={text!r} is no regular expression: {e}") from e
 
 
 def sgd(spec: OptimizerSpec) -> optax.GradientTransformation:
@@ -89,14 +101,52 @@ def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
     return optax.partition({"matrix": matrices, "other": adam(spec)}, _labels)
 
 
-def numbers(spec: OptimizerSpec) -> dict[str, float]:
+def numbers(spec: OptimizerSpec) -> dict[str, Any]:
     """What the compiled step is given, and may be given otherwise without compiling again."""
-    values = {name: getattr(spec, name) for name in ("learning_rate", "weight_decay", "clip")}
-    return {name: value for name, value in values.items() if value is not None}
+    names = ("learning_rate", "weight_decay", "clip", "factors")
+    values = {name: getattr(spec, name) for name in names}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def init(spec: OptimizerSpec, params: Tree) -> Tree:
-    return spec.name.entry(spec).init(params)
+    """The state for the parameters that move: nothing is kept for the others."""
+    return spec.name.entry(spec).init(split(spec, params)[0])
+
+
+def split(spec: OptimizerSpec, params: Tree) -> tuple[Tree, Tree]:
+    """The parameters that move, and those that are frozen, each in nested dicts."""
+    if spec.frozen is None:
+        return params, {}
+    flat = flatten_dict(params)
+    still = {path for path in flat if re.fullmatch(spec.frozen, "/".join(path))}
+    if not still or len(still) == len(flat):
+        what = "every" if still else "no"
+        raise UserError(
+            f"optimizer.frozen={spec.frozen!r} is the path of {what} parameter; this model has "
+            + ", ".join(sorted("/".join(path) for path in flat)[:4])
+            + ", …"
+        )
+    parts = ({k: x for k, x in flat.items() if (k in still) == frozen} for frozen in (False, True))
+    moving, frozen = map(unflatten_dict, parts)
+    return moving, frozen
+
+
+def merge(moving: Tree, frozen: Tree) -> Tree:
+    """The tree that was split."""
+    if not frozen:
+        return moving
+    return unflatten_dict({**flatten_dict(moving), **flatten_dict(frozen)})
+
+
+def check_factors(spec: OptimizerSpec, params: Tree) -> None:
+    """Raise if a path that has a learning rate of its own is that of no parameter that moves."""
+    paths = ["/".join(path) for path in flatten_dict(split(spec, params)[0])]
+    for text in spec.factor_paths:
+        if not any(re.fullmatch(text, path) for path in paths):
+            raise UserError(
+                f"optimizer.factor_paths: {text!r} is the path of no parameter that moves; this "
+                f"model has {', '.join(sorted(paths)[:4])}, …"
+            )
 
 
 def update(
@@ -109,7 +159,7 @@ def update(
     step: Array,
     steps: int,
 ) -> tuple[Tree, Tree]:
-    """New parameters and state. `norm` is that of all gradients."""
+    """New parameters and state, of those that move. `norm` is that of all gradients."""
     if "clip" in numbers:
         shrink = numbers["clip"] / jnp.maximum(norm, numbers["clip"])
         grads = jax.tree.map(lambda g: g * shrink.astype(g.dtype), grads)
@@ -125,7 +175,20 @@ def update(
     if decays is not None:
         moves = jax.tree.map(jnp.add, moves, decays)
     speed = numbers["learning_rate"] * spec.schedule.entry(step, steps)
-    return jax.tree.map(lambda p, m: p - speed.astype(p.dtype) * m, params, moves), state
+
+    def moved(path: tuple[Any, ...], p: Array, move: Array) -> Array:
+        own = _factor(spec, path)
+        rate = speed if own is None else speed * numbers["factors"][own]
+        return p - rate.astype(p.dtype) * move
+
+    return jax.tree_util.tree_map_with_path(moved, params, moves), state
+
+
+def _factor(spec: OptimizerSpec, path: tuple[Any, ...]) -> int | None:
+    """The number of the first pattern that a path matches."""
+    text = "/".join(_names(path))
+    found = (i for i, pattern in enumerate(spec.factor_paths) if re.fullmatch(pattern, text))
+    return next(found, None)
 
 
 def _decays(spec: OptimizerSpec, path: tuple[Any, ...]) -> bool:

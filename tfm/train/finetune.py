@@ -10,32 +10,59 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tfm.checkpoint import Checkpoints, evaluated
+from tfm.folder import Folder
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.names import UserError
 
 PARAMS = "params/"  # left out of the paths that a pattern is matched with
+TOKENS = (  # arrays with a row for each token id
+    "embed/token/embedding",
+    "decoder_embed/token/embedding",
+    "source_embed/token/embedding",
+    "target_embed/token/embedding",
+    "masked_lm_bias",
+)
 
 
 def initial_variables(
-    variables: Mapping[str, Any], folder: str, pattern: str | None
+    variables: Mapping[str, Any],
+    folder: str,
+    pattern: str | None,
+    vocab: int | None = None,
+    vocabulary: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """The variables of a model with those of a run folder whose paths match a pattern; and the
-    paths of what was taken, of what was left there, and of what is fresh here."""
+    paths of what was taken, of what was left there, and of what is fresh here.
+
+    `vocab` and `vocabulary` are those of this run's data: vectors of tokens are taken from a run
+    whose ids mean the same. Ids that an objective adds after the data's own may differ.
+    """
     _, saved, _ = Checkpoints(pathlib.Path(folder), read_only=True).variables("best")
-    ours, theirs = _flat(variables), _flat(_like(evaluated(saved), variables))
+    ours = _flat(variables)
+    theirs = _flat(_renamed(_like(evaluated(saved), variables), ours))
     taken = sorted(path for path in theirs if path in ours and re.fullmatch(pattern or ".*", path))
     if not taken:
         raise UserError(
             f"train.init_pattern={pattern!r}: nothing in {folder} that matches is in this model, "
             f"which has {', '.join(sorted(ours)[:3])}, …"
         )
+    known = Folder(folder).read("data.json")
+    tables = [path for path in taken if path in TOKENS]
+    if tables and known is not None and vocab is not None:
+        _check_ids(folder, known, vocab, vocabulary)
+    new: dict[str, Any] = {}
     for path in taken:
-        if theirs[path].shape != ours[path].shape:
+        there, here = np.asarray(theirs[path]), np.asarray(ours[path])
+        same = path in tables and known is not None and known["vocab"] == vocab
+        if same and there.shape[1:] == here.shape[1:]:
+            rows = min(len(there), len(here))  # the others are not the data's own
+            there = np.concatenate([there[:rows], here[rows:]])
+        if there.shape != here.shape:
             raise UserError(
-                f"train.init_from={folder!r}: {path} is {theirs[path].shape} there and "
-                f"{ours[path].shape} here; train.init_pattern can leave it out"
+                f"train.init_from={folder!r}: {path} is {there.shape} there and {here.shape} "
+                "here; train.init_pattern can leave it out"
             )
-    new = {path: jax.numpy.asarray(np.asarray(theirs[path]), ours[path].dtype) for path in taken}
+        new[path] = jax.numpy.asarray(there, here.dtype)
     report = {
         "taken": taken,
         "left": sorted(theirs.keys() - set(taken)),
@@ -45,6 +72,27 @@ def initial_variables(
         path: path if path in flatten_dict(variables, sep="/") else PARAMS + path for path in ours
     }
     return unflatten_dict({names[k]: x for k, x in {**ours, **new}.items()}, sep="/"), report
+
+
+def _check_ids(folder: str, known: Mapping[str, Any], vocab: int, vocabulary: str | None) -> None:
+    """Raise if an id of the other run's data means something else here."""
+    if known.get("vocabulary") == vocabulary:
+        return
+    what = "its token ids stand for other tokens than this run's"
+    if known["vocab"] != vocab:
+        what = f"its data have {known['vocab']} token ids, and this run's {vocab}"
+    raise UserError(
+        f"train.init_from={folder!r}: {what}, so the vectors of tokens cannot be taken: read both "
+        "texts with one vocabulary, or leave them out, train.init_pattern='(?!embed/).*'"
+    )
+
+
+def _renamed(tree: Mapping[str, Any], ours: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The input vectors of Word2Vec by the name of the embedding that they become."""
+    params = tree["params"]
+    if set(params) <= {"input", "output"} and "input" not in ours:
+        params = {"embed": {"token": {"embedding": params["input"]}}}
+    return {**tree, "params": params}
 
 
 def _flat(variables: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
 from tfm.evaluate import answers, leaks
 from tfm.evaluate.floors import floors
-from tfm.evaluate.metrics import evaluate
+from tfm.evaluate.metrics import measured
 from tfm.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.inspect import describe
 from tfm.models import build
@@ -226,7 +226,10 @@ class _Training:
         if train.init_from is None:
             return state
         before = {"params": state.params, **state.model_state}
-        after, report = initial_variables(before, train.init_from, train.init_pattern)
+        data = self.data["train"]
+        after, report = initial_variables(
+            before, train.init_from, train.init_pattern, data.vocab, data.vocabulary
+        )
         if init_digest(self.spec) != init_digest(self.spec, str(self.folder.path)):
             raise UserError(f"train.init_from={train.init_from!r} has changed since the run began")
         params = after.pop("params")
@@ -266,8 +269,10 @@ class _Training:
         return found["loss"]
 
     def _measure(self, state: TrainState, dataset: Dataset) -> dict[str, float]:
-        batches = eval_batches(self.objective, dataset, self.spec.data.eval_batch)
-        return self.objective.metrics(evaluate(self.eval_step, state.variables(), batches), dataset)
+        sums = measured(
+            self.objective, dataset, self.eval_step, state.variables(), self.spec.data.eval_batch
+        )
+        return self.objective.metrics(sums, dataset)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.folder.log(line)
@@ -355,6 +360,7 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
         learning_rate=1.0,
         weight_decay=_on(run.optimizer.weight_decay),
         clip=_on(run.optimizer.clip),
+        factors=(1.0,) * len(run.optimizer.factors),
     )
     train = TrainSpec(
         steps=run.train.steps,

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from tfm.checkpoint import evaluated
 from tfm.evaluate.metrics import eval_step, head_options, sums_of
-from tfm.objectives.base import Batch, Objective
+from tfm.objectives.base import COUNTED, Batch, Objective
 from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OptimizerSpec
@@ -48,7 +48,7 @@ class TrainState(flax.struct.PyTreeNode):
 
 
 def zero_metrics() -> dict[str, Array]:
-    return {name: jnp.float32(0) for name in ("loss", "correct", "count", "norm", "steps")}
+    return {name: jnp.float32(0) for name in (*COUNTED, "norm", "steps")}
 
 
 def init(
@@ -58,6 +58,7 @@ def init(
     key = jax.random.fold_in(jax.random.key(seed), 0)
     variables = dict(module.init(key, **batch.inputs))
     params = variables.pop("params")
+    optimizer.check_factors(opt, params)
     return TrainState(
         step=jnp.int32(0),
         params=params,
@@ -82,8 +83,10 @@ def train_step(
     """The state after one more batch. `numbers` are the arrays of `numbers_of`."""
     key = jax.random.fold_in(jax.random.key(numbers["seed"]), state.step + 1)
     total = jnp.maximum(jnp.sum(batch.weights), 1)
+    moving, frozen = optimizer.split(opt, state.params)
 
-    def loss(params, model_state, part, key):
+    def loss(moving, model_state, part, key):
+        params = optimizer.merge(moving, frozen)
         dropouts = Dropouts(numbers["dropout"], key) if numbers["dropout"] else None
         output: Any
         output, model_state = module.apply(
@@ -97,9 +100,10 @@ def train_step(
         )
         x, intermediates = output
         smoothing = numbers.get("label_smoothing")
-        sums = sums_of(module, objective, {"params": params}, x, part, smoothing, spec.loss_chunk)
-        sums = {name: jnp.sum(x) for name, x in sums.items()}
-        minimised = sums.pop("smoothed", sums["loss"]) / total
+        variables = {"params": params, **model_state}
+        sums = sums_of(module, objective, variables, x, part, smoothing, spec.loss_chunk)
+        minimised = jnp.sum(sums.get("smoothed", sums["loss"])) / total
+        sums = {name: jnp.sum(sums[name]) for name in COUNTED}
         for auxiliary in intermediates["losses"].values():
             minimised += auxiliary / spec.accumulate
         return minimised, (sums, model_state)
@@ -108,32 +112,36 @@ def train_step(
 
     def accumulate(carry, part_and_key):
         grads, sums, model_state = carry
-        own_grads, (own_sums, model_state) = gradient(state.params, model_state, *part_and_key)
+        own_grads, (own_sums, model_state) = gradient(moving, model_state, *part_and_key)
         grads, sums = jax.tree.map(jnp.add, (grads, sums), (own_grads, own_sums))
         return (grads, sums, model_state), None
 
     if spec.accumulate == 1:
-        grads, (sums, model_state) = gradient(state.params, state.model_state, batch, key)
+        grads, (sums, model_state) = gradient(moving, state.model_state, batch, key)
     else:
         parts = jax.tree.map(lambda x: x.reshape(spec.accumulate, -1, *x.shape[1:]), batch)
-        zeros = jax.tree.map(jnp.zeros_like, state.params)
-        sums = {name: jnp.float32(0) for name in ("loss", "correct", "count")}
+        zeros = jax.tree.map(jnp.zeros_like, moving)
+        sums = {name: jnp.float32(0) for name in COUNTED}
         keys = jax.random.split(key, spec.accumulate)
         carry = zeros, sums, state.model_state
         (grads, sums, model_state), _ = jax.lax.scan(accumulate, carry, (parts, keys))
 
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
-    params, opt_state = optimizer.update(
-        opt, numbers, grads, norm, state.opt_state, state.params, state.step, spec.steps
+    moving, opt_state = optimizer.update(
+        opt, numbers, grads, norm, state.opt_state, moving, state.step, spec.steps
     )
+    ema = state.ema
+    if ema is not None:
+        ema = _mean(optimizer.split(opt, ema)[0], moving, numbers["ema"])
+        ema = optimizer.merge(ema, frozen)
     own = {**sums, "norm": norm, "steps": jnp.float32(1)}
     new = state.replace(
-        params=params,
+        params=optimizer.merge(moving, frozen),
         model_state=model_state,
         opt_state=opt_state,
         metrics=jax.tree.map(jnp.add, state.metrics, own),
-        ema=None if state.ema is None else _mean(state.ema, params, numbers["ema"]),
+        ema=ema,
     )
     # A run that has diverged no longer changes, whenever it is that this is noticed.
     stopped = state.diverged >= 0
@@ -153,7 +161,8 @@ def numbers_of(
 ) -> Numbers:
     """What of a run is data: the compiled step takes any of these without compiling again."""
     values = {**optimizer.numbers(opt), "label_smoothing": spec.label_smoothing, "ema": spec.ema}
-    arrays = {name: jnp.float32(value) for name, value in values.items() if value is not None}
+    known = {name: value for name, value in values.items() if value is not None}
+    arrays = {name: jnp.asarray(value, jnp.float32) for name, value in known.items()}
     dropout = {site: jnp.float32(rate) for site, rate in rates.items()}
     return {**arrays, "dropout": dropout, "seed": jnp.uint32(seed)}
 

@@ -1,0 +1,93 @@
+"""An n-gram language model, to compare others with: interpolated Kneser–Ney.
+
+Kneser & Ney 1995; Chen & Goodman 1999, §2.7, with one discount for each order,
+n₁ / (n₁ + 2 n₂). Below the unigram is the uniform distribution, so no token has probability 0.
+"""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class _Order:
+    """The n-grams of one order, as sorted numbers, with their counts; and what is counted of each
+    context: all that follows it, and how many different tokens do."""
+
+    keys: np.ndarray
+    counts: np.ndarray
+    total: np.ndarray  # by context
+    kinds: np.ndarray
+    discount: float
+
+
+class NGram:
+    """P(token | up to `order` − 1 tokens before it), from rows of tokens.
+
+    A context is numbered by its place among the n-grams of the order below, so numbers stay below
+    (number of n-grams) × vocab whatever the order is.
+    """
+
+    def __init__(self, tokens_BT: np.ndarray, valid_BT: np.ndarray, vocab: int, order: int = 3):
+        self.vocab, self.orders = vocab, list[_Order]()
+        context_BT = np.zeros(tokens_BT.shape, np.int64)  # of order 1: nothing
+        seen_BT, contexts = valid_BT, 1
+        places = list[tuple[np.ndarray, np.ndarray]]()
+        for _ in range(order):
+            key_BT = context_BT * vocab + tokens_BT
+            keys, counts = np.unique(key_BT[seen_BT], return_counts=True)
+            places.append((keys, counts))
+            self.orders.append(_order(keys, counts, vocab, contexts))
+            # The context of the next order is the n-gram that ends one token before.
+            index_BT = np.searchsorted(keys, key_BT)
+            context_BT = np.pad(index_BT[:, :-1], ((0, 0), (1, 0)))
+            seen_BT = valid_BT & np.pad(seen_BT[:, :-1], ((0, 0), (1, 0)))
+            contexts = len(keys)
+        self._continue(places)
+
+    def _continue(self, places: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Below the highest order, an n-gram counts by how many different tokens come before it."""
+        contexts = 1
+        for n in range(len(places) - 1):
+            longer = places[n + 1][0]
+            shorter = self._without_first(longer, n + 1)
+            counts = np.bincount(shorter, minlength=len(places[n][0]))
+            self.orders[n] = _order(places[n][0], counts, self.vocab, contexts)
+            contexts = len(places[n][0])
+
+    def _without_first(self, keys: np.ndarray, n: int) -> np.ndarray:
+        """The numbers of n-grams of order n + 1 without their first token, in order n."""
+        context, last = np.divmod(keys, self.vocab)
+        if n == 1:
+            return np.searchsorted(self.orders[0].keys, last)
+        shorter = self._without_first(self.orders[n - 1].keys, n - 1)[context]
+        return np.searchsorted(self.orders[n - 1].keys, shorter * self.vocab + last)
+
+    def probabilities(self, tokens_BT: np.ndarray, valid_BT: np.ndarray) -> np.ndarray:
+        """Of each token given those before it in its row."""
+        p_BT = np.full(tokens_BT.shape, 1 / self.vocab)
+        context_BT, known_BT = np.zeros(tokens_BT.shape, np.int64), valid_BT
+        for one in self.orders:
+            key_BT = context_BT * self.vocab + tokens_BT
+            index_BT = np.minimum(np.searchsorted(one.keys, key_BT), len(one.keys) - 1)
+            found_BT = known_BT & (one.keys[index_BT] == key_BT)
+            total_BT = one.total[context_BT]
+            used_BT = known_BT & (total_BT > 0)
+            count_BT = np.where(found_BT, one.counts[index_BT], 0)
+            own_BT = np.maximum(count_BT - one.discount, 0)
+            rest_BT = one.discount * one.kinds[context_BT]
+            mixed_BT = (own_BT + rest_BT * p_BT) / np.maximum(total_BT, 1)
+            p_BT = np.where(used_BT, mixed_BT, p_BT)
+            context_BT = np.pad(np.where(found_BT, index_BT, 0)[:, :-1], ((0, 0), (1, 0)))
+            known_BT = valid_BT & np.pad(found_BT[:, :-1], ((0, 0), (1, 0)))
+        return p_BT
+
+
+def _order(keys: np.ndarray, counts: np.ndarray, vocab: int, contexts: int) -> _Order:
+    context = keys // vocab
+    total = np.bincount(context, weights=counts, minlength=contexts)
+    kinds = np.bincount(context[counts > 0], minlength=contexts)
+    once, twice = (int(np.sum(counts == n)) for n in (1, 2))
+    # Without n-grams that occur once or twice, as in a language of few tokens: half a count.
+    discount = once / (once + 2 * twice) if once and twice else 0.5
+    return _Order(keys, counts, total, kinds, discount)

@@ -1,0 +1,90 @@
+"""Scores that are no means over examples, from what is counted of each: so examples can be drawn
+again, and every score has its interval."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+
+def class_scores(label_N: np.ndarray, predicted_N: np.ndarray, classes: int) -> dict[str, float]:
+    """Macro F1, Matthews' correlation (of several classes: Gorodkin 2004) and, of two classes, the
+    F1 of the second, as GLUE has it for MRPC and QQP. What has no examples and no answers counts
+    for nothing."""
+    joint = (label_N * classes + predicted_N).astype(np.int64)
+    inside = (predicted_N >= 0) & (predicted_N < classes)  # a head may be larger than needed
+    table_LP = np.bincount(joint[inside], minlength=classes**2).reshape(classes, classes)
+    # Per class: how many there are, how often it was the answer, how often rightly.
+    there_L = np.bincount(label_N.astype(np.int64), minlength=classes)
+    said_L, right_L = table_LP.sum(0), np.diag(table_LP)
+    known_L = there_L + said_L > 0
+    f1_L = 2 * right_L / np.maximum(there_L + said_L, 1)
+    count = float(len(label_N))
+    spread = (count**2 - float(said_L @ said_L)) * (count**2 - float(there_L @ there_L))
+    covariance = float(right_L.sum() * count - there_L @ said_L)
+    out = {
+        "macro_f1": float(np.mean(f1_L[known_L])),
+        "matthews": covariance / np.sqrt(spread) if spread > 0 else 0.0,
+    }
+    return out | ({"f1": float(f1_L[1])} if classes == 2 else {})
+
+
+def correlations(label_N: np.ndarray, predicted_N: np.ndarray) -> dict[str, float]:
+    """Pearson's and Spearman's; 0 where one of both is constant."""
+    constant = np.ptp(label_N) == 0 or np.ptp(predicted_N) == 0
+    if constant:
+        return {"pearson": 0.0, "spearman": 0.0}
+    ranks = stats.rankdata(label_N), stats.rankdata(predicted_N)
+    pearson = float(np.corrcoef(label_N, predicted_N)[0, 1])
+    return {"pearson": pearson, "spearman": float(np.corrcoef(*ranks)[0, 1])}
+
+
+def is_bio(names: Sequence[str] | None) -> bool:
+    """Whether tags mark entities: B-X begins one, I-X goes on with it, O is outside."""
+    return names is not None and any(name.startswith(("B-", "I-")) for name in names)
+
+
+def entity_counts(
+    tags_BT: np.ndarray, scored_BT: np.ndarray, names: Sequence[str]
+) -> tuple[np.ndarray, ...]:
+    """Entities as conlleval finds them: where each begins and ends (BT, ends at its beginning), and
+    its type. An I-X after anything but B-X or I-X begins one.  Tjong Kim Sang & De Meulder 2003."""
+    kinds = sorted({name[2:] for name in names if name[:2] in ("B-", "I-")})
+    kind_of = np.array([kinds.index(n[2:]) if n[:2] in ("B-", "I-") else -1 for n in names])
+    first_of = np.array([name.startswith("B-") for name in names])
+    # What is scored comes first, in order.
+    order_BT = np.argsort(~scored_BT, 1, kind="stable")
+    tags_BT = np.take_along_axis(tags_BT, order_BT, 1)
+    real_BT = np.take_along_axis(scored_BT, order_BT, 1)
+    tag_BT = np.clip(tags_BT, 0, len(names) - 1).astype(np.int64)  # a head may be larger
+    kind_BT = np.where(real_BT & (tags_BT < len(names)), kind_of[tag_BT], -1)
+    before_BT = np.pad(kind_BT[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    begins_BT = (kind_BT >= 0) & (first_of[tag_BT] | (kind_BT != before_BT))
+    after_BT = np.pad(kind_BT[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
+    begins_after_BT = np.pad(begins_BT[:, 1:], ((0, 0), (0, 1)))
+    ends_BT = (kind_BT >= 0) & (begins_after_BT | (after_BT != kind_BT))
+    length = tags_BT.shape[1]
+    place_BT = np.where(ends_BT, np.arange(length), length)
+    end_BT = np.minimum.accumulate(place_BT[:, ::-1], 1)[:, ::-1]
+    return begins_BT, end_BT, kind_BT
+
+
+def entity_matches(
+    tags_BT: np.ndarray, predicted_BT: np.ndarray, scored_BT: np.ndarray, names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """For each row how many entities there are, were found, and were found rightly: with the same
+    type, beginning and end."""
+    begins_BT, end_BT, kind_BT = entity_counts(tags_BT, scored_BT, names)
+    said_BT, said_end_BT, said_kind_BT = entity_counts(predicted_BT, scored_BT, names)
+    right_BT = begins_BT & said_BT & (end_BT == said_end_BT) & (kind_BT == said_kind_BT)
+    counts = {"entities": begins_BT, "entities_found": said_BT, "entities_right": right_BT}
+    return {name: x_BT.sum(1).astype(np.float64) for name, x_BT in counts.items()}
+
+
+def entity_scores(entities: float, found: float, right: float) -> dict[str, float]:
+    """Micro-averaged over all entities, as conlleval's last line; 0 where there are none."""
+    return {
+        "entity_precision": right / found if found else 0.0,
+        "entity_recall": right / entities if entities else 0.0,
+        "entity_f1": 2 * right / (entities + found) if entities + found else 0.0,
+    }
