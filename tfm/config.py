@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from tfm import origin, record, user_files
 from tfm.data.datasets import DATASETS
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NORMS, Norm
@@ -45,6 +46,7 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
     "MIXERS": MIXERS,
     "FEEDFORWARDS": FEEDFORWARDS,
     "DATASETS": DATASETS,
+    "TOKENIZERS": TOKENIZERS,
     "OBJECTIVES": OBJECTIVES,
 }
 ENTRIES: dict[str, tuple[type, ...]] = {
@@ -57,6 +59,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "MIXERS": (Mixer, types.FunctionType),
     "FEEDFORWARDS": (type,),
     "DATASETS": (types.FunctionType,),
+    "TOKENIZERS": (types.FunctionType,),
     "OBJECTIVES": (Objective, types.FunctionType, type),
 }
 FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES")  # whose functions make the entry

@@ -1,7 +1,7 @@
 """What a data set is: rows that are made or read when they are asked for.
 
-Id 0 is padding, 1 begins and separates, 2 ends; a data set's own symbols start at 3. Text has no
-special ids: its ids are those of its vocabulary.
+`Dataset.special` says which ids are special. In generated data 0 is padding, 1 begins and
+separates, 2 ends, and a data set's own symbols start at 3. `characters` and `bytes` have none.
 """
 
 import dataclasses
@@ -15,6 +15,18 @@ from tfm.names import UserError, pick
 
 PAD, BOS, EOS = 0, 1, 2
 FIRST = 3  # of a data set's own symbols
+
+
+class Special(NamedTuple):
+    """The ids that stand for no part of the data."""
+
+    pad: int = PAD
+    bos: int = BOS  # begins a sequence; [CLS]
+    eos: int = EOS
+    sep: int = BOS  # stands between two sequences
+    unk: int | None = None  # stands for what has no id
+    mask: int | None = None
+
 
 FORMS = {
     "text": "a sequence, each token of which follows from those before it",
@@ -74,13 +86,18 @@ class Examples:
     tokens: Ragged
     target: Ragged | None = None  # pairs: the second side
     labels: np.ndarray | None = None  # labels: a class for each row
-    tags: np.ndarray | None = None  # tags: the wanted token for each of tokens.ids
+    segments: np.ndarray | None = None  # of each of tokens.ids: 0 first sentence, 1 second
+    tags: np.ndarray | None = None  # tags: the wanted token, or tag, for each of tokens.ids
     scored: np.ndarray | None = None  # text, tags: which of tokens.ids (or tags) count; None: all
     vectors: np.ndarray | None = None  # vectors: (N, D)
+    # pairs, where it is known: the place in its row of tokens that each of target.ids comes from
+    alignment: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> "Examples":
         """Some of the examples, in that order."""
-        places = {"tags": self.tokens.places(rows), "scored": self.tokens.places(rows)}
+        places = dict.fromkeys(("segments", "tags", "scored"), self.tokens.places(rows))
+        if self.alignment is not None and self.target is not None:
+            places["alignment"] = self.target.places(rows)
 
         def some(name: str, x: Any) -> Any:
             if isinstance(x, Ragged):
@@ -121,13 +138,20 @@ class Dataset:
     padded: bool = True  # a row may be shorter than that
     aligned: bool = False  # pairs: there is one target token for each token
     classes: int | None = None  # labels
+    tags: int | None = None  # tags: how many there are, where they are no token ids
+    label_names: tuple[str, ...] | None = None  # of classes or tags
     vector: int | None = None  # vectors: their width
     best: Best | None = None  # None: nobody knows
     # Ways to be right without solving the task: the accuracy of each, on some examples.
     shortcuts: Mapping[str, Callable[[Examples], float]] = dataclasses.field(default_factory=dict)
-    bytes_per_token: float | None = None  # text
-    decode: Callable[[Sequence[int] | np.ndarray], str] | None = None  # text
-    vocabulary: str | None = None  # the characters that the ids stand for, where files differ
+    special: Special = Special()
+    bytes_per_token: float | None = None  # text: of UTF-8, for each token that is scored
+    words_per_token: float | None = None  # text
+    counts: Callable[[], np.ndarray] | None = None  # how often each id is in the training split
+    encode: Callable[[str], list[int]] | None = None
+    decode: Callable[[Sequence[int] | np.ndarray], str] | None = None
+    vocabulary: str | None = None  # what the ids and labels stand for, where files differ
+    notes: tuple[str, ...] = ()  # what a person should know: rows left out, rows truncated
     fingerprint: str = ""  # of name, options and files
 
     def __len__(self) -> int:
@@ -140,10 +164,31 @@ class Dataset:
         return examples
 
 
+class Reading(NamedTuple):
+    """How text is read: settings of `data` that are the same for all its data sets."""
+
+    tokenizer: str | None = None  # an entry of TOKENIZERS
+    max_length: int | None = None  # longer ones are truncated
+    max_target: int | None = None
+    bad: str = "error"  # or "skip": leave bad lines out, and count them
+
+
+AS_IT_IS = Reading()
+
+
 class Source:
     """What an entry of DATASETS gives. Its options are checked; no file is opened yet."""
 
     seeded = True  # whether the seed decides which examples there are
+
+    def with_reading(self, reading: "Reading") -> "Source":
+        """The same data, read in another way."""
+        if reading != AS_IT_IS:
+            raise UserError(
+                "its examples are ids, so it takes no data.tokenizer, max_length, max_target or "
+                "bad; text(train=…), table(train=…) and other files of text do"
+            )
+        return self
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         """The first `count` rows of a split, or all. `seed` chooses which rows there are."""
@@ -226,9 +271,11 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
             raise UserError("aligned=True: tokens and target must have the same lengths")
     for field, shape in {
         "labels": (count,),
+        "segments": examples.tokens.ids.shape,
         "tags": examples.tokens.ids.shape,
         "scored": examples.tokens.ids.shape,
         "vectors": (count, dataset.vector),
+        "alignment": None if target is None else target.ids.shape,
     }.items():
         x = getattr(examples, field)
         if x is not None and x.shape != shape:
@@ -236,7 +283,8 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
     if examples.labels is not None:
         _check_range("labels", examples.labels, "classes", dataset.classes or 0)
     if examples.tags is not None:
-        _check_range("tags", examples.tags, "vocab", dataset.vocab)
+        limit = "vocab" if dataset.tags is None else "tags"
+        _check_range("tags", examples.tags, limit, getattr(dataset, limit))
     if examples.scored is not None and examples.scored.dtype != bool:
         raise UserError(f"Examples.scored must be boolean, not {examples.scored.dtype}")
 

@@ -18,13 +18,13 @@ from typing import Any
 import jax
 
 from tfm import arguments
-from tfm.data.datasets import open_dataset
+from tfm.data.datasets import open_dataset, takes_tokenizer
 from tfm.evaluate import metrics
 from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
-from tfm.run.load import load
+from tfm.run.load import imported_vocabulary, load
 from tfm.run.spec import DataSpec
 from tfm.runtime import cache_compilations, check_compiler
 from tfm.spec import to_spec
@@ -55,7 +55,9 @@ def evaluate(
     count = data.examples if split == "train" else data.valid_examples
     known = Folder(workdir).read("data.json") or {}  # an imported model has no data
     vocabulary = known.get("vocabulary")
-    opened = open_dataset(text, split, examples or count, data.seed, vocabulary)
+    if run is None and takes_tokenizer(text):
+        vocabulary = imported_vocabulary(loaded.folder)
+    opened = open_dataset(text, split, examples or count, data.seed, vocabulary, data.reading)
     if dataset is None and opened.fingerprint != known.get("fingerprint"):
         raise UserError(
             f"{workdir}: data set {str(text)!r} was edited since the run began; "
