@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tfm.data import files, nested, streams, synthetic, tables
+from tfm.data import files, nested, streams, synthetic, tables, tfds
 from tfm.data.corpus import Corpus
 from tfm.data.dataset import AS_IT_IS, Dataset, Reading, Source
 from tfm.names import UserError, pick, read
@@ -25,6 +25,7 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **files.DATASETS,
     **streams.DATASETS,
     **tables.DATASETS,
+    **tfds.DATASETS,
 }
 
 

@@ -74,14 +74,14 @@ class TextStream(Corpus):
         return Span(path, 0, cut) if split == "train" else Span(path, cut, None, lines)
 
     def texts(self, bad: Bad, meter: Meter) -> Iterator[str]:
-        return self._blocks("train", bad, meter)
+        return self.blocks("train", bad, meter)
 
-    def _blocks(self, split: str, bad: Bad, meter: Meter) -> Iterator[str]:
+    def blocks(self, split: str, bad: Bad, meter: Meter) -> Iterator[str]:
         """The text in parts that are tokenised each by itself: lines, or many lines."""
         span = self._span(split)
         if self.eos:
             return pieces(span, bad, meter)
-        return blocks(pieces(span, bad, meter))
+        return grouped(pieces(span, bad, meter))
 
     def write(self, split: str, writer: cache.Writer, bad: Bad, meter: Meter) -> dict[str, Any]:
         tokenizer = self.tokenizer()
@@ -102,7 +102,7 @@ class TextStream(Corpus):
             tally.add(ids)
             batch.clear()
 
-        for text in self._blocks(split, bad, meter):
+        for text in self.blocks(split, bad, meter):
             batch.append(text)
             size += len(text.encode())
             words += len(text.split()) + self.eos
@@ -111,7 +111,7 @@ class TextStream(Corpus):
         flush()
         facts = tally.facts(writer)
         if not facts["tokens"]:
-            raise UserError(f"{self._span(split).path} holds no token")
+            raise UserError(f"{self.kind}: {split!r} holds no token")
         return {"bytes": size, "words": words, **facts}
 
     def with_reading(self, reading: Reading) -> "Corpus":
@@ -211,7 +211,7 @@ def _characters(content: bytes) -> tuple[bytes, bytes]:
     return content, b""
 
 
-def blocks(lines: Iterator[str]) -> Iterator[str]:
+def grouped(lines: Iterator[str]) -> Iterator[str]:
     """Lines joined to blocks. They end where the rules of GPT-2 and tiktoken give the same tokens
     as for the whole text: after one line end between words, or where one space follows it."""
     block, size, last = list[str](), 0, ""
