@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tfm.data import files, nested, streams, synthetic, tables, tfds
+from tfm.data import files, grammars, nested, streams, synthetic, tables, tfds
 from tfm.data.corpus import Corpus
 from tfm.data.dataset import AS_IT_IS, Dataset, Reading, Source
 from tfm.names import UserError, pick, read
@@ -22,6 +22,7 @@ SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"
 DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
     **nested.DATASETS,
+    **grammars.DATASETS,
     **files.DATASETS,
     **streams.DATASETS,
     **tables.DATASETS,
