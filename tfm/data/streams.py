@@ -44,8 +44,6 @@ class TextStream(Corpus):
         self.length, self.stride = whole("text", "length", length, 1), stride
         whole("text", "stride", stride, 1)
         self.eos = eos
-        if not train:
-            raise UserError("text: train='' must be the name of a file")
         if not isinstance(valid, str):
             number("text", "valid", valid, 0, 1)
 
@@ -67,7 +65,10 @@ class TextStream(Corpus):
         name, held = self.named[split], not _is_file(self.named["valid"])
         if not name:
             raise UserError(f"text: there is no {split!r} split: write {split}=… for its file")
-        path = find("text", str(self.named["train"]) if not _is_file(name) else str(name))
+        source = name if _is_file(name) else self.named["train"]
+        if not source:
+            raise UserError("text: there is no 'train' split: write train=… for its file")
+        path = find("text", str(source))
         if not held or split == "test":
             return Span(path, 0, None)
         cut, lines = _cut(path, float(self.named["valid"]), digest(path))
@@ -230,8 +231,8 @@ def grouped(lines: Iterator[str]) -> Iterator[str]:
 
 
 def text(
-    train: str,
     length: int,
+    train: str = "",
     valid: str | float = 0.1,
     test: str = "",
     stride: int = 1,

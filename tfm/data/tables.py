@@ -37,8 +37,6 @@ class Files(Records):
     ):
         self.kind, self.form, self.parse, self.pair = kind, form, parse, pair
         self.named, self.ends, self.own_settings = named, ends, settings
-        if not named["train"]:
-            raise UserError(f"{kind}: train='' must be the name of a file")
         if not isinstance(named["valid"], str):
             number(kind, "valid", named["valid"], 0, 1)
 
@@ -66,13 +64,12 @@ class Files(Records):
         return share if isinstance(share, float) and split != "test" else None
 
     def _paths(self, split: str) -> list[pathlib.Path]:
-        name = self.named[split]
+        name = self.named[split] if isinstance(self.named[split], str) else self.named["train"]
         if not name:
             raise UserError(
                 f"{self.kind}: there is no {split!r} split: write {split}=… for its file"
             )
-        stem = str(name if isinstance(name, str) else self.named["train"])
-        return [_find(self.kind, stem + end) for end in self.ends]
+        return [_find(self.kind, f"{name}{end}") for end in self.ends]
 
 
 def _find(kind: str, name: str) -> pathlib.Path:
@@ -95,8 +92,8 @@ def _is_held(record: Record, share: float) -> bool:
 
 
 def table(
-    train: str,
     text: str | int,
+    train: str = "",
     valid: str | float = "",
     test: str = "",
     label: str | int | None = None,
@@ -217,7 +214,7 @@ def _json_rows(
 
 
 def parallel(
-    train: str, source: str, target: str, valid: str | float = "", test: str = ""
+    source: str, target: str, train: str = "", valid: str | float = "", test: str = ""
 ) -> Source:
     """Two files whose lines belong together: `train`.`source` and `train`.`target` (or .gz)."""
 
@@ -246,7 +243,9 @@ def parallel(
     return Files("parallel", "pairs", parse, named, (f".{source}", f".{target}"))
 
 
-def conllu(train: str, valid: str | float = "", test: str = "", column: str = "upos") -> Source:
+def conllu(
+    train: str = "", valid: str | float = "", test: str = "", column: str = "upos"
+) -> Source:
     """Words and a column of CoNLL-U files: upos, xpos, deprel, …  universaldependencies.org."""
     at = CONLLU.index(pick({name: name for name in CONLLU}, column, "column"))
 
@@ -266,7 +265,7 @@ def conllu(train: str, valid: str | float = "", test: str = "", column: str = "u
 
 
 def bio(
-    train: str, valid: str | float = "", test: str = "", word: int = 0, tag: int = -1
+    train: str = "", valid: str | float = "", test: str = "", word: int = 0, tag: int = -1
 ) -> Source:
     """A word and its tag on each line, with spaces or a tab between; an empty line ends a sentence.
 
@@ -321,7 +320,7 @@ def _sentences(
                 tags.append(found[1])
 
 
-def scan(train: str, valid: str | float = 0.1, test: str = "") -> Source:
+def scan(train: str = "", valid: str | float = 0.1, test: str = "") -> Source:
     """Commands and actions, `IN: jump twice OUT: I_JUMP I_JUMP`.  Lake & Baroni 2018 (SCAN)."""
 
     def parse(paths: Sequence[pathlib.Path], bad: Bad, meter: Meter) -> Iterator[Record]:

@@ -55,7 +55,7 @@ class Tokenizer:
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """The ids of a text. `special`: with those that the library's rules put around it."""
-        return self.rules.encode(self._segmented(text), add_special_tokens=special).ids
+        return self.rules.encode(self.segmented(text), add_special_tokens=special).ids
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of many texts, one after another, and how many each has. On all cores."""
@@ -64,7 +64,7 @@ class Tokenizer:
             ids_N = np.frombuffer(b"".join(raw), np.uint8).astype(np.int32) + self.first_byte
             return ids_N, np.fromiter(map(len, raw), np.int64, len(raw))
         if self.segmenter is not None:
-            texts = [self._segmented(text) for text in texts]
+            texts = [self.segmented(text) for text in texts]
         found = self.rules.encode_batch_fast(texts, add_special_tokens=False)
         ids = [one.ids for one in found]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -81,7 +81,7 @@ class Tokenizer:
         names = {id_: f"<{name}>" for name, id_ in reversed(list(self.special._asdict().items()))}
         return [names.get(int(id_)) or self.rules.decode([int(id_)], False) for id_ in ids]
 
-    def _segmented(self, text: str) -> str:
+    def segmented(self, text: str) -> str:
         return text if self.segmenter is None else " ".join(_segment(self.segmenter)(text))
 
     @functools.cached_property
@@ -109,8 +109,11 @@ def loads(text: str) -> Tokenizer:
     """The tokenizer that `dumps` wrote."""
     try:
         tree: dict[str, Any] = json.loads(text)
+        saved = json.dumps(tree, ensure_ascii=False, sort_keys=True)
         rules = tokenizers.Tokenizer.from_str(json.dumps(tree.pop("rules")))
-        return Tokenizer(rules, Special(*tree.pop("special")), **tree)
+        tokenizer = Tokenizer(rules, Special(*tree.pop("special")), **tree)
+        vars(tokenizer)["dumps"] = saved  # the library reads numbers to their last bit but one
+        return tokenizer
     except Exception as e:  # the library raises `Exception` itself
         raise UserError(f"the tokenizer that was saved cannot be read: {e}") from e
 

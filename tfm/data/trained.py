@@ -90,8 +90,10 @@ def words(
     if segmenter is not None:
         pick(SEGMENTERS, segmenter, "segmenter")
 
-    def make(texts: Iterator[str]) -> Tokenizer:
-        rules = Rules(models.WordLevel({}, unk_token=UNKNOWN))
+    first = [PAD, BOS, EOS, UNKNOWN, MASK]
+
+    def rules(ids: dict[str, int]) -> Tokenizer:
+        rules = Rules(models.WordLevel(ids, unk_token=UNKNOWN))
         if lower:
             rules.normalizer = normalizers.Lowercase()
         parts: list[Any] = [pre_tokenizers.WhitespaceSplit()]
@@ -100,15 +102,21 @@ def words(
         if punctuation and segmenter is None:
             parts.append(pre_tokenizers.Split(Regex(f"[{HAN}]"), "isolated"))
         rules.pre_tokenizer = pre_tokenizers.Sequence(parts)
-        tokenizer = Tokenizer(rules, SOME_UNKNOWN, segmenter=segmenter, joins=True)
+        return Tokenizer(rules, SOME_UNKNOWN, segmenter=segmenter, joins=True)
+
+    def make(texts: Iterator[str]) -> Tokenizer:
         trainer = trainers.WordLevelTrainer(
             vocab_size=vocab or 10**9,
             min_frequency=min_count,
-            special_tokens=[PAD, BOS, EOS, UNKNOWN, MASK],
+            special_tokens=first,
             show_progress=False,
         )
-        rules.train_from_iterator(map(tokenizer._segmented, texts), trainer)
-        return Tokenizer(rules, SOME_UNKNOWN, segmenter=segmenter, joins=True)
+        untrained = rules({})
+        untrained.rules.train_from_iterator(map(untrained.segmented, texts), trainer)
+        learned = untrained.rules.get_vocab()
+        # A text may hold <unk>, which is no other word than our own.
+        rest = sorted(learned.keys() - set(first), key=lambda word: learned[word])
+        return rules({word: id_ for id_, word in enumerate([*first, *rest])})
 
     return Maker(make)
 
