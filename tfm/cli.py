@@ -17,6 +17,7 @@ verbs
   train              train a model, or resume a run that was interrupted
   eval               evaluate a trained model, with intervals
   ls                 list runs: what they are, their status, their best loss
+  data               what a config's data are; the cache of tokenised data
   describe           a model as a tree: parameters, FLOPs, memory
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
@@ -34,6 +35,7 @@ verbs
 VERBS = {  # where each verb starts
     "bench": "tfm.cli:bench",
     "check": "tfm.check.main:main",
+    "data": "tfm.inspect.data:main",
     "describe": "tfm.inspect.main:main",
     "eval": "tfm.evaluate.main:main",
     "export": "tfm.interop.folder:main_export",

@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 
 from tfm import origin, record, user_files
 from tfm.data.datasets import DATASETS
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.folder import CHECKSUM, was_edited
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS, Mixer
@@ -46,6 +47,7 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
     "MIXERS": MIXERS,
     "FEEDFORWARDS": FEEDFORWARDS,
     "DATASETS": DATASETS,
+    "TOKENIZERS": TOKENIZERS,
     "OBJECTIVES": OBJECTIVES,
 }
 ENTRIES: dict[str, tuple[type, ...]] = {
@@ -58,6 +60,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "MIXERS": (Mixer, types.FunctionType),
     "FEEDFORWARDS": (type,),
     "DATASETS": (types.FunctionType,),
+    "TOKENIZERS": (types.FunctionType,),
     "OBJECTIVES": (Objective, types.FunctionType, type),
 }
 FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES")  # whose functions make the entry

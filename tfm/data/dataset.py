@@ -1,7 +1,7 @@
 """What a data set is: rows that are made or read when they are asked for.
 
-Id 0 is padding, 1 begins and separates, 2 ends; a data set's own symbols start at 3. Text has no
-special ids: its ids are those of its vocabulary.
+`Dataset.special` says which ids are special. In generated data 0 is padding, 1 begins and
+separates, 2 ends, and a data set's own symbols start at 3. `characters` and `bytes` have none.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ FIRST = 3  # of a data set's own symbols
 
 
 class Special(NamedTuple):
-    """The ids with a meaning of their own. `sep` stands between the two sides of a pair; where
-    `mask` is None, objectives that need one take the id after those of the data."""
+    """The ids with a meaning of their own, which stand for no part of the data. Where `mask` is
+    None, objectives that need one take the id after those of the data."""
 
     pad: int = PAD
-    bos: int = BOS
+    bos: int = BOS  # begins a sequence; [CLS]
     eos: int = EOS
-    sep: int = BOS
-    unk: int | None = None
+    sep: int = BOS  # stands between two sequences
+    unk: int | None = None  # stands for what has no id
     mask: int | None = None
 
 
@@ -87,15 +87,19 @@ class Examples:
     tokens: Ragged
     target: Ragged | None = None  # pairs: the second side
     labels: np.ndarray | None = None  # labels: a class for each row
-    tags: np.ndarray | None = None  # tags: the wanted token (or tag) for each of tokens.ids
+    tags: np.ndarray | None = None  # tags: the wanted token, or tag, for each of tokens.ids
     scored: np.ndarray | None = None  # text, tags: which of tokens.ids (or tags) count; None: all
     vectors: np.ndarray | None = None  # vectors: (N, D)
     segments: np.ndarray | None = None  # two sentences: 0 or 1 for each of tokens.ids
+    # pairs, where it is known: the place in its row of tokens that each of target.ids comes from
+    alignment: np.ndarray | None = None
     rows: np.ndarray | None = None  # their numbers in the data set; `Dataset.take` gives them
 
     def take(self, rows: np.ndarray) -> "Examples":
         """Some of the examples, in that order."""
         places = dict.fromkeys(("tags", "scored", "segments"), self.tokens.places(rows))
+        if self.alignment is not None and self.target is not None:
+            places["alignment"] = self.target.places(rows)
 
         def some(name: str, x: Any) -> Any:
             if isinstance(x, Ragged):
@@ -143,11 +147,13 @@ class Dataset:
     best: Best | None = None  # None: nobody knows
     # Ways to be right without solving the task: the accuracy of each, on some examples.
     shortcuts: Mapping[str, Callable[[Examples], float]] = dataclasses.field(default_factory=dict)
-    bytes_per_token: float | None = None  # text
+    bytes_per_token: float | None = None  # text: of UTF-8, for each token that is scored
     words_per_token: float | None = None  # text
-    counts: Callable[[], np.ndarray] | None = None  # text: how often each id is in training
-    decode: Callable[[Sequence[int] | np.ndarray], str] | None = None  # text
-    vocabulary: str | None = None  # the characters that the ids stand for, where files differ
+    counts: Callable[[], np.ndarray] | None = None  # how often each id is in the training split
+    encode: Callable[[str], list[int]] | None = None
+    decode: Callable[[Sequence[int] | np.ndarray], str] | None = None
+    vocabulary: str | None = None  # what the ids and labels stand for, where files differ
+    notes: tuple[str, ...] = ()  # what a person should know: rows left out, rows truncated
     fingerprint: str = ""  # of name, options and files
 
     def __len__(self) -> int:
@@ -160,10 +166,31 @@ class Dataset:
         return examples
 
 
+class Reading(NamedTuple):
+    """How text is read: settings of `data` that are the same for all its data sets."""
+
+    tokenizer: str | None = None  # an entry of TOKENIZERS
+    max_length: int | None = None  # longer ones are truncated
+    max_target: int | None = None
+    bad: str = "error"  # or "skip": leave bad lines out, and count them
+
+
+AS_IT_IS = Reading()
+
+
 class Source:
     """What an entry of DATASETS gives. Its options are checked; no file is opened yet."""
 
     seeded = True  # whether the seed decides which examples there are
+
+    def with_reading(self, reading: "Reading") -> "Source":
+        """The same data, read in another way."""
+        if reading != AS_IT_IS:
+            raise UserError(
+                "its examples are ids, so it takes no data.tokenizer, max_length, max_target or "
+                "bad; text(train=…), table(train=…) and other files of text do"
+            )
+        return self
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         """The first `count` rows of a split, or all. `seed` chooses which rows there are."""
@@ -250,6 +277,7 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
         "scored": examples.tokens.ids.shape,
         "segments": examples.tokens.ids.shape,
         "vectors": (count, dataset.vector),
+        "alignment": None if target is None else target.ids.shape,
     }.items():
         x = getattr(examples, field)
         if x is not None and x.shape != shape:
@@ -259,10 +287,9 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
             raise UserError("Examples.labels: without classes they must be numbers, as 2.5")
     elif examples.labels is not None:
         _check_range("labels", examples.labels, "classes", dataset.classes or 0)
-    if examples.tags is not None and dataset.tags is not None:
-        _check_range("tags", examples.tags, "tags", dataset.tags)
-    elif examples.tags is not None:
-        _check_range("tags", examples.tags, "vocab", dataset.vocab)
+    if examples.tags is not None:
+        limit = "vocab" if dataset.tags is None else "tags"
+        _check_range("tags", examples.tags, limit, getattr(dataset, limit))
     if examples.segments is not None:
         _check_range("segments", examples.segments, "segments", 2)
     if examples.scored is not None and examples.scored.dtype != bool:

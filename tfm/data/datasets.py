@@ -11,8 +11,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tfm.data import files, nested, synthetic
-from tfm.data.dataset import Dataset, Source
+from tfm.data import files, grammars, nested, streams, synthetic, tables, tfds
+from tfm.data.corpus import Corpus
+from tfm.data.dataset import AS_IT_IS, Dataset, Reading, Source
 from tfm.names import UserError, pick, read
 from tfm.spec import Named
 
@@ -21,7 +22,11 @@ SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"
 DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
     **nested.DATASETS,
+    **grammars.DATASETS,
     **files.DATASETS,
+    **streams.DATASETS,
+    **tables.DATASETS,
+    **tfds.DATASETS,
 }
 
 
@@ -31,17 +36,24 @@ def open_dataset(
     count: int | None = None,
     seed: int = 0,
     vocabulary: str | None = None,
+    reading: Reading = AS_IT_IS,
 ) -> Dataset:
     """`count` rows of a split of the data set that `text` names, or all that there are. With a
     `vocabulary`, text is read in its ids; what it does not have is an error."""
     source = _source(text)
     try:
+        source = source.with_reading(reading)
         source = source if vocabulary is None else source.with_vocabulary(vocabulary)
         pick(SPLITS, split, "split")
         opened = source.open(split, count, seed)
         return dataclasses.replace(opened, fingerprint=_fingerprint(text, source))
     except UserError as e:
         raise UserError(f"data set {str(text)!r}: {e}") from e
+
+
+def takes_tokenizer(text: str) -> bool:
+    """Whether a data set is text, whose ids a tokenizer gives."""
+    return isinstance(_source(text), Corpus)
 
 
 def fingerprint(text: str) -> str:

@@ -1,11 +1,9 @@
 """Text files, read by character or by byte."""
 
 import copy
-import difflib
 import functools
 import hashlib
 import math
-import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,6 +12,7 @@ import numpy as np
 
 from tfm.data.dataset import Dataset, Examples, Ragged, Source, at_most
 from tfm.data.options import number, whole
+from tfm.data.paths import find
 from tfm.names import UserError, pick
 
 Ids = Sequence[int] | np.ndarray
@@ -154,23 +153,9 @@ class TextFile(Source):
             )
 
     def _text(self) -> Text:
-        path = self._find()
+        path = find(self.kind, self.path)
         info = path.stat()
         return _read(self.kind, path, self.vocabulary, info.st_mtime_ns, info.st_size)
-
-    def _find(self) -> pathlib.Path:
-        folder = os.environ.get("TFM_DATA")
-        places = dict.fromkeys([pathlib.Path(self.path), pathlib.Path(folder or "", self.path)])
-        found = next((place.resolve() for place in places if place.is_file()), None)
-        if found is not None:
-            return found
-        beside = [file.name for p in places if p.parent.is_dir() for file in p.parent.iterdir()]
-        near = difflib.get_close_matches(pathlib.Path(self.path).name, beside, n=1)
-        raise UserError(
-            f"{self.kind}: no file {' or '.join(str(place.absolute()) for place in places)}"
-            + (f"; did you mean {near[0]!r}?" if near else "")
-            + (f" (TFM_DATA={folder})" if folder else "; set TFM_DATA to the folder that holds it")
-        )
 
 
 def characters(path: str, length: int, valid: float = 0.1) -> Source:

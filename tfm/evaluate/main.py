@@ -23,13 +23,13 @@ import numpy as np
 
 from tfm import arguments
 from tfm.data.dataset import Dataset
-from tfm.data.datasets import open_dataset
+from tfm.data.datasets import open_dataset, takes_tokenizer
 from tfm.evaluate import metrics, word_vectors
 from tfm.evaluate.baselines import baselines as simple_methods
 from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
-from tfm.run.load import load
+from tfm.run.load import imported_vocabulary, load
 from tfm.run.spec import DataSpec
 from tfm.runtime import cache_compilations, check_compiler
 from tfm.spec import to_spec
@@ -62,7 +62,9 @@ def evaluate(
     count = data.examples if split == "train" else data.valid_examples
     known = Folder(workdir).read("data.json") or {}  # an imported model has no data
     vocabulary = known.get("vocabulary")
-    opened = open_dataset(text, split, examples or count, data.seed, vocabulary)
+    if run is None and takes_tokenizer(text):
+        vocabulary = imported_vocabulary(loaded.folder)
+    opened = open_dataset(text, split, examples or count, data.seed, vocabulary, data.reading)
     if dataset is None and opened.fingerprint != known.get("fingerprint"):
         raise UserError(
             f"{workdir}: data set {str(text)!r} was edited since the run began; "
@@ -89,7 +91,8 @@ def evaluate(
         "intervals": metrics.intervals(shown, sums, opened),
     }
     if baselines:
-        train = open_dataset(text, "train", data.examples, data.seed, vocabulary)
+        reading = data.reading
+        train = open_dataset(text, "train", data.examples, data.seed, vocabulary, reading)
         found["baselines"] = simple_methods(shown, train, opened, data.eval_batch)
     if loaded.spec.family == "word2vec":
         found |= _vectors(loaded.params, opened, words)

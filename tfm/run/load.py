@@ -9,7 +9,10 @@ from flax import linen as nn
 
 from tfm.checkpoint import Checkpoints, evaluated
 from tfm.config import load as load_config
+from tfm.data import corpus
 from tfm.data.dataset import Dataset
+from tfm.data.published import tokenizer_json
+from tfm.folder import Folder
 from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
@@ -46,14 +49,29 @@ class LoadedRun:
     @functools.cached_property
     def tokenizer(self) -> Any:
         """With `decode(ids)`: the data's own, or that of an import, from `tokenizers`."""
-        path = self.folder / "tokenizer" / "tokenizer.json"
-        if path.is_file():
+        if self.run is None and imported_tokenizer(self.folder).is_file():
             from tokenizers import Tokenizer
 
-            return Tokenizer.from_file(str(path))
+            return Tokenizer.from_file(str(imported_tokenizer(self.folder)))
+        known = Folder(self.folder).read("data.json") or {}
+        tokenizer = corpus.tokenizer_of(known.get("vocabulary"))
+        if tokenizer is not None:
+            return tokenizer
         if self.run is None or self.data["train"].decode is None:
             raise UserError(f"{self.folder} has no tokenizer: its data are ids")
         return self.data["train"]
+
+
+def imported_tokenizer(folder: pathlib.Path) -> pathlib.Path:
+    return folder / "tokenizer" / "tokenizer.json"
+
+
+def imported_vocabulary(folder: pathlib.Path) -> str | None:
+    """What the ids of an imported model stand for, as a run would save it."""
+    path = imported_tokenizer(folder)
+    if not path.is_file():
+        return None
+    return corpus.vocabulary_of(tokenizer_json(str(path)).make(iter(())), None)
 
 
 def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = False) -> LoadedRun:

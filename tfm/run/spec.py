@@ -9,8 +9,10 @@ import jax
 from flax import linen as nn
 
 from tfm.config import load, traced
-from tfm.data.dataset import Dataset
+from tfm.data.corpus import HOW_BAD
+from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
@@ -32,9 +34,18 @@ class DataSpec(Spec):
     examples: int | None = size(None)  # to train on; None: all there are
     valid_examples: int | None = size(None)  # to evaluate on
     tests: tuple[Named, ...] = call(lambda: DATASETS, ())  # more data to evaluate on at the end
+    tokenizer: Named | None = call(lambda: TOKENIZERS, None)  # of text; None: the data are ids
+    max_length: int | None = size(None)  # longer examples are truncated; None: the longest
+    max_target: int | None = size(None)  # the same for the second side of a pair
+    bad: Named = choice(lambda: HOW_BAD, "error")  # lines that cannot be read
     seed: int = field(0, least=0)  # which examples there are; the order is the run's
     batch: int = size(64)
     eval_batch: int = size(64)
+
+    @property
+    def reading(self) -> Reading:
+        """How its text is read."""
+        return Reading(self.tokenizer, self.max_length, self.max_target, str(self.bad))
 
     def check(self) -> None:
         if len(set(self.tests)) < len(self.tests):
@@ -157,12 +168,17 @@ def open_data(run: RunSpec) -> tuple[RunSpec, dict[str, Dataset]]:
     with the sizes of its model that come from the data. What does not fit is an error."""
     data, objective = run.data, run.objective.entry
     found = {
-        "train": open_dataset(data.dataset, "train", data.examples, data.seed),
-        "valid": open_dataset(data.dataset, "valid", data.valid_examples, data.seed),
+        split: open_dataset(data.dataset, split, count, data.seed, reading=data.reading)
+        for split, count in {"train": data.examples, "valid": data.valid_examples}.items()
     }
     for text in data.tests:
         found[str(text)] = open_dataset(
-            text, "test", data.valid_examples, data.seed, found["train"].vocabulary
+            text,
+            "test",
+            data.valid_examples,
+            data.seed,
+            found["train"].vocabulary,
+            data.reading,
         )
     model = run.model
     for name, dataset in found.items():

@@ -135,7 +135,10 @@ class _Base:
         changes = {key: value for key, value in point.items() if key != "config"}
         run = self._run(replaced(RunSpec, self.tree, changes))
         data = run.data
-        key = run.model, run.objective, data.dataset, data.tests, data.examples, data.valid_examples
+        key = (
+            *(run.model, run.objective, data.dataset, data.tests, data.reading),
+            *(data.examples, data.valid_examples),
+        )
         if key not in self.opened:
             self.opened[key] = self._open(run)
         model, fingerprints, files = self.opened[key]

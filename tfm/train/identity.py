@@ -48,7 +48,7 @@ def identity(run: RunSpec, fingerprints: Sequence[str], init: str | None = None)
     its `init_digest`.
     """
     settings = differences(run)
-    for group, ignored in {"data": ("dataset", "tests"), "train": NO_RESULT}.items():
+    for group, ignored in {"data": ("dataset", "tests", "tokenizer"), "train": NO_RESULT}.items():
         settings[group] = {k: v for k, v in settings[group].items() if k not in ignored}
     if init is not None:  # the weights count, not where they lie
         settings["train"]["init_from"] = init

@@ -104,6 +104,8 @@ def train(
         train = data["train"]
         known = {name: getattr(train, name) for name in ("fingerprint", "vocab", "vocabulary")}
         folder.write("data.json", known)
+        for note in dict.fromkeys(note for dataset in data.values() for note in dataset.notes):
+            watcher.message(note)
         record_profile(run, folder, watcher.message)
         with _Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
