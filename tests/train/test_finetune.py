@@ -14,6 +14,7 @@ import tfm
 from tests.helpers.huggingface import write
 from tests.helpers.runs import Silent, arrays
 from tfm.config import load
+from tfm.evaluate.main import evaluate
 from tfm.interop.folder import import_folder
 from tfm.names import UserError
 from tfm.run.spec import RunSpec, read
@@ -110,6 +111,13 @@ def test_vectors_of_word2vec_become_an_embedding(tmp_path):
     (tmp_path / "b.txt").write_text("zhe caz saz on a maz " * 20)  # as many characters
     vectors = {"family": "word2vec", "width": 8}
     of(text_run(tmp_path / "a.txt", vectors, "word2vec(negatives=2)"), tmp_path / "w2v")
+    (tmp_path / "words.tsv").write_text("t\th\t3\na\tc\t2\no\tn\t1\n")
+    words = (str(tmp_path / "words.tsv"),)
+    found, _ = evaluate(str(tmp_path / "w2v"), baselines=True, words=words)
+    assert found["identity"]["least"] == pytest.approx(np.sqrt(1 - 8 / 10))
+    assert found["identity"]["least"] <= found["identity"]["distance"] <= 1
+    assert -1 <= found["words"][words[0]]["spearman"] <= 1
+    assert found["baselines"]["trigram"]["loss"] < found["baselines"]["unigram"]["loss"]
     init = {"init_from": str(tmp_path / "w2v")}
     of(text_run(tmp_path / "a.txt", ENCODER, "masked_lm", **init), tmp_path / "mlm")
     report = json.loads((tmp_path / "mlm" / "init.json").read_text())

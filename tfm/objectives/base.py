@@ -46,6 +46,7 @@ class Objective:
     labels_in: ClassVar[str | None] = None  # the input that holds each label, one place later
     smooths: bool = True  # whether its labels can be smoothed
     same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
+    chooses: bool = True  # its labels are answers, of which one may be the most frequent
     pads: ClassVar[bool] = False  # its rows differ in length, even if the examples do not
 
     @property

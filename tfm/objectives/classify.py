@@ -75,6 +75,7 @@ class Regress(Classify):
     """A number for the whole, by least squares: STS-B, the relatedness of SICK."""
 
     smooths = False
+    chooses = False
 
     def refuses(self, dataset: Dataset) -> str | None:
         if dataset.form == "labels" and dataset.classes is not None:

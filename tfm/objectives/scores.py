@@ -24,7 +24,7 @@ def class_scores(label_N: np.ndarray, predicted_N: np.ndarray, classes: int) -> 
     covariance = float(right_L.sum() * count - there_L @ said_L)
     out = {
         "macro_f1": float(np.mean(f1_L[known_L])),
-        "matthews": covariance / np.sqrt(spread) if spread > 0 else 0.0,
+        "matthews": covariance / spread**0.5 if spread > 0 else 0.0,
     }
     return out | ({"f1": float(f1_L[1])} if classes == 2 else {})
 

@@ -61,6 +61,10 @@ class Word2Vec(Objective):
     def smooths(self) -> bool:  # type: ignore[override]
         return self.negatives is None
 
+    @property
+    def chooses(self) -> bool:  # type: ignore[override]
+        return self.negatives is None
+
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
         tokens, scored = examples.tokens, examples.scored
         if self.subsample is not None:

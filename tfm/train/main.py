@@ -44,10 +44,9 @@ class Bar:
             text = f"loss {line['loss']:.4f}  {rate}  {speed:,.0f} tokens/s"
             self.bar.update(self.task, completed=line["step"], description=text)
         elif not self.bar.disable:
-            self.message(
-                f"step {line['step']}: valid loss {line['loss']:.4f}, "
-                f"accuracy {line['accuracy']:.4f}, exact {line['exact']:.4f}"
-            )
+            names = [name for name in ("loss", "accuracy", "exact", "pearson") if name in line]
+            values = ", ".join(f"{name} {line[name]:.4f}" for name in names)
+            self.message(f"step {line['step']}: valid {values}")
 
     def message(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False)
