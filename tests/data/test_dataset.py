@@ -174,7 +174,9 @@ def test_bad_examples_are_named(form, facts, changes, message):
     examples = dataclasses.replace(GOOD[form], **changes)
     dataset = Dataset(read=lambda rows: examples, count=2, **FACTS[form] | facts)
     if message is None:
-        assert dataset.take(np.arange(2)) is examples
+        taken = dataset.take(np.arange(2))
+        assert taken.tokens is examples.tokens
+        assert taken.rows.tolist() == [0, 1]
         return
     with pytest.raises(UserError, match=message):
         dataset.take(np.arange(2))

@@ -11,11 +11,13 @@ from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.answers import _tokens_of_labels, find_shown_answer
 from tfm.names import UserError
-from tfm.objectives.base import Batch
-from tfm.objectives.classify import Classify
+from tfm.objectives.base import Batch, Objective
+from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM
 from tfm.objectives.next_token import NextToken
+from tfm.objectives.prefix_lm import PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq
+from tfm.objectives.span_corruption import UL2, SpanCorruption
 from tfm.objectives.table import OBJECTIVES
 from tfm.objectives.tag import Tag
 from tfm.objectives.vector_to_sequence import VectorToSequence
@@ -29,7 +31,23 @@ def vectors(rows):
     return Examples(tokens=Ragged.of(tokens_NT), vectors=np.ones((len(rows), 2), np.float32))
 
 
+def two_sentences(rows):
+    """Each row is two sentences of three words and a label, 0 or 1."""
+    tokens_NT = 5 + (rows[:, None] + np.arange(6)) % 4
+    segments = np.tile([0, 0, 0, 1, 1, 1], len(rows))
+    return Examples(tokens=Ragged.of(tokens_NT), labels=rows % 2, segments=segments)
+
+
+def numbers(rows):
+    return dataclasses.replace(two_sentences(rows), labels=rows / 2)
+
+
 def dataset(text):
+    facts = dict(count=12, form="labels", vocab=9, max_length=6)
+    if text == "two sentences":
+        return Dataset(read=two_sentences, classes=2, **facts)
+    if text == "numbers":
+        return Dataset(read=numbers, **facts)
     if text == "vectors":
         return Dataset(read=vectors, count=12, form="vectors", vocab=9, max_length=6, vector=2)
     return open_dataset(text, "valid", 12, 0)
@@ -40,6 +58,11 @@ HONEST = {
     "masked_lm": (MaskedLM(rate=0.4), TEXT),
     "all become the mask": (MaskedLM(rate=0.9, masked=1.0, random=0.0), TEXT),
     "none becomes the mask": (MaskedLM(rate=0.9, masked=0.0, random=0.5), TEXT),
+    "masked once": (MaskedLM(rate=0.4, static=True), TEXT),
+    "prefix_lm": (PrefixLM(), TEXT),
+    "prefix_lm of pairs": (PrefixLM(), PAIRS),
+    "span_corruption": (SpanCorruption(), TEXT),
+    "ul2": (UL2(), TEXT),
     "next_token": (NextToken(), TEXT),
     "next_token of pairs": (NextToken(), PAIRS),
     "next_token of classes": (NextToken(), CLASSES),
@@ -48,6 +71,8 @@ HONEST = {
     "seq2seq of classes": (Seq2Seq(), CLASSES),
     "tag": (Tag(), PAIRS),
     "classify": (Classify(), CLASSES),
+    "pair": (Pair(), "two sentences"),
+    "regress": (Regress(), "numbers"),
     "vector_to_sequence": (VectorToSequence(), "vectors"),
     "skip-gram": (Word2Vec(), TEXT),
     "CBOW": (Word2Vec("cbow"), TEXT),
@@ -63,7 +88,8 @@ def test_an_honest_objective_passes(name):
 
 def test_every_objective_is_tried():
     tried = {type(objective) for objective, _ in HONEST.values()}
-    assert tried == {x if isinstance(x, type) else type(x) for x in OBJECTIVES.values()}
+    made = [x if isinstance(x, Objective) else x() for x in OBJECTIVES.values()]
+    assert tried == {type(objective) for objective in made}
 
 
 def leaking(cls, change, **options):
@@ -128,7 +154,7 @@ def test_which_token_a_label_is():
 
     batch = prepare(examples)
     wanted = np.array([[True, True, True, True], [True, False, False, True]])
-    found = _tokens_of_labels(prepare, examples, batch, wanted)
+    found = _tokens_of_labels(prepare, examples, batch, wanted, [])
     assert np.flatnonzero(found).tolist() == [0, 3, 5, 9]
 
 
