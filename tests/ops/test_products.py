@@ -10,7 +10,7 @@ from scipy.stats import norm
 from tfm.ops import products
 from tfm.ops.activations import gelu
 from tfm.ops.loops import scan_time
-from tfm.ops.losses import log_loss
+from tfm.ops.losses import log_loss, softplus
 from tfm.ops.norms import standardize
 
 
@@ -103,6 +103,14 @@ def test_the_log_loss():
     expected = logsumexp(x, -1) - (x * one_hot).sum(-1)
     np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(d_logits, d[..., None] * (p - one_hot), rtol=1e-5, atol=1e-6)
+
+
+def test_softplus():
+    x, d = 30 * random(40), random(40, seed=1)  # beyond that float32 has only 0
+    y, (d_x,) = pull(softplus, d, x)
+    x, d = wide(x, d)
+    np.testing.assert_allclose(y, np.logaddexp(0, x), rtol=1e-6)
+    np.testing.assert_allclose(d_x, d / (1 + np.exp(-x)), rtol=1e-5, atol=1e-12)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -173,3 +173,20 @@ def test_an_imported_bert_becomes_a_classifier(tmp_path):
     assert "pooler/kernel" in report["taken"]
     table = [tfm.load(str(tmp_path / x), "last").params["embed"] for x in ("bert", "run")]
     jax.tree.map(np.testing.assert_array_equal, *table)
+
+
+@pytest.mark.parametrize("coding", ["random", "one_hot", "scalar"])
+def test_token_coding(tmp_path, coding):
+    """What is no parameter stays as it began; it is saved, and read with the run."""
+    changes = {"model.coding": coding, "model.tied": coding == "random", "train.loss_chunk": 2}
+    summary = train(tmp_path / "run", **changes)
+    loaded = tfm.load(str(tmp_path / "run"), "last")
+    assert summary["status"] == "done"
+    assert set(loaded.params.get("embed", {})) == ({"line"} if coding == "scalar" else set())
+    tables = loaded.variables.get("constants", {})
+    assert [x.shape for x in jax.tree.leaves(tables)] == ([(8, 8)] if coding == "random" else [])
+    if coding == "random":
+        steps = {"train.steps": 2, "train.eval_every": 2}
+        train(tmp_path / "short", **changes, **steps)
+        other = tfm.load(str(tmp_path / "short"), "last").variables["constants"]
+        jax.tree.map(np.testing.assert_array_equal, tables, other)

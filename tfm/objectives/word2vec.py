@@ -4,7 +4,6 @@ import dataclasses
 import functools
 from typing import Any
 
-import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
@@ -13,6 +12,7 @@ from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.models.spec import KINDS
 from tfm.names import UserError, pick
 from tfm.objectives.base import Batch, Objective, cross_entropy, int32
+from tfm.ops.losses import softplus
 from tfm.ops.masks import near
 
 COUNTED_ROWS = 2000  # of data that do not know their counts
@@ -158,9 +158,8 @@ class Word2Vec(Objective):
             pair_BCC = near(batch.labels, valid_BC) & (weights_BC > 0)[:, :, None]
         else:
             pair_BCC = jnp.eye(length, dtype=bool)[None] & (weights_BC > 0)[:, :, None]
-        true_BCC = jnp.where(pair_BCC, true_BCC, 0.0)
-        hard_BCC = jax.nn.softplus(-true_BCC) * pair_BCC
-        hard_BCP = jax.nn.softplus(noise_BCP) * (share * weights_BC)[:, :, None]
+        hard_BCC = softplus(-true_BCC) * pair_BCC
+        hard_BCP = softplus(noise_BCP) * (share * weights_BC)[:, :, None]
         # Right: the true word is liked better than every word of the noise.
         most_BC1 = jnp.max(noise_BCP, 2, keepdims=True)
         right_BCC = pair_BCC & (true_BCC > most_BC1)

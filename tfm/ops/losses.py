@@ -42,3 +42,20 @@ def _picked(logits: Array, labels: Array) -> Array:
 def _one_hot(logits: Array, labels: Array) -> Array:
     classes = jnp.arange(logits.shape[-1]).reshape((1,) * labels.ndim + (-1,))
     return (labels[..., None] == classes).astype(logits.dtype)
+
+
+@jax.custom_vjp
+def softplus(x: Array) -> Array:
+    """log(1 + eˣ) = −log σ(−x). The gradient is σ(x), and only that is computed for it."""
+    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+def _softplus_forward(x: Array) -> tuple[Array, Array]:
+    return softplus(x), x
+
+
+def _softplus_backward(x: Array, d_y: Array) -> tuple[Array]:
+    return (d_y * jax.nn.sigmoid(x),)
+
+
+softplus.defvjp(_softplus_forward, _softplus_backward)
