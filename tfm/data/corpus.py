@@ -4,6 +4,7 @@ The tokenizer and the names of labels come from the training split alone, or fro
 vocabulary: then an evaluation uses the ids that the run was trained with.
 """
 
+import contextlib
 import copy
 import functools
 import json
@@ -175,8 +176,10 @@ class Corpus(Source):
             "decode": tokenizer.decode,
             "label_names": names,
             "vocabulary": self.own_vocabulary(),
-            "counts": lambda: self.entry("train")["counts"][:],
         }
+        with contextlib.suppress(UserError):  # there is no training split
+            self.part("train")
+            facts["counts"] = lambda: self.entry("train")["counts"][:]
         if names is not None:
             facts["classes" if self.form == "labels" else "tags"] = len(names)
         return facts

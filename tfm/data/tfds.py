@@ -107,7 +107,8 @@ class Prepared:
         if "text" not in mapping:
             raise UserError(
                 f"tfds: of {self.name!r} it is not known what is what; its features are "
-                f"{', '.join(features)}: write text='…', and label=, text2=, target= or tags="
+                f"{', '.join(sorted(features))}: write text='…', and label=, text2=, target= or "
+                "tags="
             )
         for role, feature in mapping.items():
             if feature not in features:

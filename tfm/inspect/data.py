@@ -59,15 +59,15 @@ def _list() -> None:
         if meta is None:
             shown.add_row(path.name[:12], "damaged; it is built again when it is needed")
             continue
-        entry, about = cache.Entry(path, meta), meta["about"]
-        tokens = entry.facts.get("tokens")
+        about, tokens = meta["about"], meta["facts"].get("tokens")
+        size = sum(column["size"] for column in meta["columns"].values())
         shown.add_row(
             path.name[:12],
             *(str(about.get(key, "")) for key in ("what", "dataset", "split", "tokenizer")),
             "" if tokens is None else f"{tokens:,}",
-            f"{entry.size / 1e6:,.1f}",
+            f"{size / 1e6:,.1f}",
         )
-        total, count = total + entry.size, count + 1
+        total, count = total + size, count + 1
     if shown.row_count:
         console(120).print(shown)
     print(f"{cache.folder()}: {count} entries, {total / 1e6:,.1f} MB")
