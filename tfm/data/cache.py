@@ -19,6 +19,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
@@ -174,7 +175,11 @@ def _rename(new: pathlib.Path, path: pathlib.Path) -> None:
 def _lock(path: pathlib.Path) -> Iterator[None]:
     """One process at a time; the lock of a killed process ends with it."""
     with open(path.parent / f".{path.name}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process, which writes {path}", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

@@ -185,6 +185,7 @@ class Corpus(Source):
         return facts
 
 
+@functools.lru_cache(maxsize=16)
 def vocabulary_of(tokenizer: Tokenizer, labels: tuple[str, ...] | None) -> str:
     """What ids and labels stand for, as JSON."""
     tree = {"tokenizer": json.loads(tokenizer.dumps), "labels": labels}
