@@ -185,6 +185,18 @@ def test_two_sentences():
     assert short.notes == ("train: 1 rows truncated to data.max_length=6; 2 tokens lost",)
 
 
+def test_labels_that_are_numbers():
+    write(a__tsv="a\tb\tc\none\ttwo\t3.5\ntwo\tone\t-1\n", b__tsv="a\tb\tc\nx\ty\thigh\n")
+    name = "table(train='a.tsv', valid='b.tsv', text='a', text2='b', score='c')"
+    dataset = opened(name)
+    found = dataset.take(np.arange(2))
+    assert (dataset.form, dataset.classes, dataset.label_names) == ("labels", None, None)
+    assert found.labels.dtype == np.float32
+    assert found.labels.tolist() == [3.5, -1]
+    with pytest.raises(UserError, match="b.tsv, line 2: 'high' is not a number"):
+        opened(name, "valid")
+
+
 def test_parallel_files_and_truncation():
     write(t__de="eins zwei drei\nvier\n", t__en__gz="one two three\nfour\n")
     dataset = opened("parallel(train='t', source='de', target='en')")
@@ -304,7 +316,7 @@ def test_files_that_do_not_fit():
         opened("parallel(train='e', source='de', target='en')")
     with pytest.raises(UserError, match="table: no file .*nowhere.tsv"):
         opened("table(train='nowhere.tsv', text='s', label='l')")
-    with pytest.raises(UserError, match="give label=… for classes, or target=… for pairs"):
+    with pytest.raises(UserError, match="give label=… for classes, target=… for pairs, or sc"):
         opened("table(train='a.tsv', text='s')")
     with pytest.raises(UserError, match="names or numbers, not both"):
         opened("table(train='a.tsv', text='s', label=1)")

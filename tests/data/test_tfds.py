@@ -18,6 +18,7 @@ def folder(tmp_path_factory):
     builders.translation(where)
     builders.translation(where, "wmt16_translate", "en-de")
     builders.sst2(where)
+    builders.stsb(where)
     text = lambda tfds: tfds.features.FeaturesDict({"text": tfds.features.Text()})
     rows = [{"text": f"line number {i}"} for i in range(100)]
     builders.prepare(where, "lm1b", "", text, {"train": rows, "test": rows[:4]})
@@ -77,6 +78,14 @@ def test_sentences_with_labels(folder):
         opened(folder, "glue/sst2", "test", bad="skip")
 
 
+def test_labels_that_are_numbers(folder):
+    dataset = opened(folder, "glue/stsb")
+    found = dataset.take(np.arange(2))
+    assert found.labels.tolist() == [2.5, 2.5]
+    assert found.segments.max() == 1
+    assert dataset.classes is None
+
+
 def test_text_is_one_stream(folder):
     dataset = opened(folder, "lm1b", options=", length=4")
     held = opened(folder, "lm1b", "valid", options=", length=4")
@@ -102,7 +111,7 @@ def test_what_is_not_there_says_what_to_run(folder, tmp_path):
     ):
         opened(folder, "glue/cola")
     with pytest.raises(
-        UserError, match="holds no prepared version.*sst2; write name='glue/CONFIG'"
+        UserError, match="holds no prepared version.*sst2, stsb; write name='glue/CONFIG'"
     ):
         opened(folder, "glue")
     with pytest.raises(

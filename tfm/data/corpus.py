@@ -41,6 +41,7 @@ class Corpus(Source):
     seeded = False
     kind: str  # the entry of DATASETS
     form: str
+    numbers = False  # labels: they are numbers, not names of classes
     reading: Reading = AS_IT_IS
     vocabulary: str | None = None
 
@@ -117,7 +118,7 @@ class Corpus(Source):
 
     def label_names(self) -> tuple[str, ...] | None:
         """The names of classes or tags, by their number: sorted, numbers by their value."""
-        if self.form not in ("labels", "tags"):
+        if self.form not in ("labels", "tags") or self.numbers:
             return None
         known = None if self.vocabulary is None else _known(self.vocabulary)["labels"]
         if known is not None:

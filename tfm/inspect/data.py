@@ -139,7 +139,10 @@ def facts(dataset: Dataset) -> dict[str, str]:
         words = dataset.words_per_token
         more = "" if words is None else f", {words:.3f} words"
         found["token"] = f"{dataset.bytes_per_token:.3f} bytes{more}"
-    if some.labels is not None or (some.tags is not None and dataset.label_names is not None):
+    if some.labels is not None and dataset.classes is None:
+        low, high = some.labels.min(), some.labels.max()
+        found["labels"] = f"mean {some.labels.mean():.3f}, from {low:g} to {high:g}"
+    elif some.labels is not None or (some.tags is not None and dataset.label_names is not None):
         labels = some.labels
         if labels is None and some.tags is not None:
             labels = some.tags if some.scored is None else some.tags[some.scored]
@@ -171,6 +174,9 @@ def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, st
             shown[name] = " ".join(map(str, ids)) if "segment" in name else show(ids)
         labels, weights = np.asarray(batch.labels)[row], np.asarray(batch.weights)[row]
         wanted = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
+        if dataset.form == "labels" and dataset.classes is None:
+            yield {**shown, "labels": " ".join(map(str, wanted))}
+            continue
         names = dataset.label_names
         plain_label = labels.ndim == 0 or (dataset.form == "tags" and dataset.tags is not None)
         shown["labels"] = (
