@@ -138,7 +138,7 @@ class Dataset:
     padded: bool = True  # a row may be shorter than that
     aligned: bool = False  # pairs: there is one target token for each token
     classes: int | None = None  # labels; None: they are numbers, not classes
-    tags: int | None = None  # tags: how many there are, where they are no token ids
+    tags: int | None = None  # tags: how many there are, where they are not token ids
     label_names: tuple[str, ...] | None = None  # of classes or tags
     vector: int | None = None  # vectors: their width
     best: Best | None = None  # None: nobody knows
