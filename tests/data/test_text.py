@@ -10,8 +10,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from tfm.data import trained
 from tfm.data.dataset import Reading
 from tfm.data.datasets import fingerprint, open_dataset
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.names import UserError
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
@@ -327,6 +329,26 @@ def test_files_that_do_not_fit():
     (pathlib.Path("cut.tsv.gz")).write_bytes(gzip.compress(b"s\tl\n" * 99)[:20])
     with pytest.raises(UserError, match="cannot read .*cut.tsv.gz"):
         opened("table(train='cut.tsv.gz', text='s', label='l')")
+
+
+def test_a_tokenizer_of_ones_own(monkeypatch):
+    """Its code may change, so what it made is not kept."""
+    made = []
+
+    def mine(shift: int = 0):
+        def make(texts):
+            made.append(next(iter(texts)))
+            return trained.raw_bytes().make(texts)
+
+        return trained.Maker(make)
+
+    monkeypatch.setitem(TOKENIZERS, "mine", mine)
+    write(a__txt="héllo\n" * 9)
+    name = "text(train='a.txt', valid='a.txt', length=60)"
+    for count in (1, 2):
+        assert rows(opened(name, "valid", tokenizer="mine(shift=1)"))[0].startswith("héllo\n")
+        assert len(made) >= count
+    assert set(made) == {"héllo\n" * 9}
 
 
 def test_fingerprints_are_of_contents_and_readings():

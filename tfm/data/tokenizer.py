@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,7 +143,9 @@ def _segment(name: str) -> Any:
     if name != "jieba":
         raise UserError(f"unknown segmenter {name!r}; known: {', '.join(SEGMENTERS)}")
     try:
-        import jieba
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own code
+            import jieba
     except ImportError:
         raise UserError(f"words: segmenter={name!r} is not installed; {SEGMENTERS[name]}") from None
     jieba.setLogLevel("ERROR")
