@@ -201,7 +201,7 @@ class Source:
         """The same data in ids of this vocabulary, where it has one of its own."""
         return self
 
-    def contents(self) -> Mapping[str, str]:
+    def contents(self) -> Mapping[str, Any]:
         """For each option that names a file, a hash of what the file holds."""
         return {}
 

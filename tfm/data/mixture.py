@@ -1,0 +1,404 @@
+"""Several data sets as one, each with a weight and a prefix that says which task it is.
+
+T5, Raffel et al. 2020: every task is text to text, and a prefix tells them apart.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfm.data.corpus import Corpus, Part
+from tfm.data.dataset import AS_IT_IS, Dataset, Examples, Generated, Ragged, Reading, Source
+from tfm.data.lengths import lengths_of
+from tfm.data.paths import Bad, Meter
+from tfm.data.records import joined
+from tfm.names import UserError, names_in
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A part of a mixture."""
+
+    text: str  # its spelling
+    source: Source
+    weight: float | None  # None: its rows come as often as those of the others
+    prefix: str | None  # None: the task has a token of its own, or nothing
+
+
+class Mixture(Source):
+    """Rows of all tasks, one task after another. In training, a task of more weight than rows has
+    its rows several times, so that an epoch has every row at least once, and each task its share.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        tokens: bool,
+        as_text: bool,
+        fingerprint: Callable[[str, Source], str],
+    ):
+        self.tasks, self.tokens, self.as_text = tuple(tasks), tokens, as_text
+        self.fingerprint = fingerprint
+        self.reading, self.vocabulary = AS_IT_IS, None
+        self.seeded = any(task.source.seeded for task in tasks)
+        names = [names_in(task.text) + task.source.mentions for task in tasks]
+        self.mentions = tuple(dict.fromkeys(name for own in names for name in own))
+        text = [isinstance(task.source, Corpus) for task in tasks]
+        if any(text) != all(text):
+            raise UserError("mixture: some parts are text, which a tokenizer reads, and some ids")
+        self.is_text = all(text)
+        if not self.is_text and any(task.prefix for task in tasks):
+            raise UserError("mixture: prefixes are text, but the parts are ids; tokens=True")
+
+    def with_reading(self, reading: Reading) -> "Mixture":
+        for task in self.tasks:
+            task.source.with_reading(reading)  # what cannot be read so is an error
+        return self._with(reading=reading)
+
+    def with_vocabulary(self, vocabulary: str | None) -> "Mixture":
+        return self._with(vocabulary=vocabulary)
+
+    def _with(self, **changes: Any) -> "Mixture":
+        other = Mixture(self.tasks, self.tokens, self.as_text, self.fingerprint)
+        vars(other).update({**vars(self), **changes})
+        return other
+
+    def contents(self) -> Mapping[str, Any]:
+        parts = [self.fingerprint(task.text, source) for task, source in self._sources()]
+        return {"parts": parts}
+
+    def _sources(self) -> Iterator[tuple[Task, Source]]:
+        """The parts as they are read, all with one tokenizer, prefixes included."""
+        texts = self._texts()
+        for number, task in enumerate(self.tasks):
+            source = task.source.with_reading(self._reading(len(self._prefix(texts, number))))
+            vocabulary = self.vocabulary if texts is None else texts.own_vocabulary()
+            yield task, source if vocabulary is None else source.with_vocabulary(vocabulary)
+
+    def _reading(self, prefix: int) -> Reading:
+        """A prefix takes its room from the text."""
+        longest = self.reading.max_length
+        if longest is None or not prefix:
+            return self.reading
+        if longest <= prefix:
+            raise UserError(f"data.max_length={longest} leaves no room beside the prefix")
+        return self.reading._replace(max_length=longest - prefix)
+
+    def _texts(self) -> "_Texts | None":
+        if not self.is_text:
+            return None
+        found = _Texts(self.tasks, self.as_text).with_reading(self.reading)
+        return found.with_vocabulary(self.vocabulary)
+
+    def _prefix(self, texts: "_Texts | None", number: int) -> list[int]:
+        """The ids before each row of a task."""
+        task = self.tasks[number]
+        if texts is None or self.tokens:
+            return []  # a task's token has no room of the text's
+        return texts.tokenizer().encode(task.prefix) if task.prefix else []
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        texts = self._texts()
+        opened = list[Dataset]()
+        shares = self._shares(count)
+        for (task, source), share in zip(self._sources(), shares, strict=True):
+            try:
+                whole = source.open(split, share if isinstance(source, Generated) else None, seed)
+            except UserError as e:
+                raise UserError(f"part {task.text!r}: {e}") from e
+            few = len(whole) if share is None else min(share, len(whole))
+            whole = dataclasses.replace(whole, count=few)
+            opened.append(_with_text_labels(whole) if self.as_text else whole)
+        _check_alike(opened, [task.text for task in self.tasks])
+        vocab = max(dataset.vocab for dataset in opened)
+        prefixes = [
+            [vocab + number] if self.tokens else self._prefix(texts, number)
+            for number in range(len(opened))
+        ]
+        wraps = texts is not None and texts.tokenizer().wraps
+        if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
+            raise UserError("mixture: a prefix would stand before the token that begins a sequence")
+        if any(prefixes):
+            opened = [_after(ids, own) for ids, own in zip(prefixes, opened, strict=True)]
+        vocab += len(opened) if self.tokens else 0
+        names = [f"part {number}: {task.text}" for number, task in enumerate(self.tasks)]
+        opened = [dataclasses.replace(one, vocab=vocab) for one in opened]
+        weights = [task.weight for task in self.tasks]
+        times = [len(one) for one in opened]
+        if split == "train" and None not in weights:
+            times = repeated(times, [float(weight or 0) for weight in weights])
+        return _mixed(opened, times, names, split)
+
+    def _shares(self, count: int | None) -> list[int | None]:
+        """How many rows each task gives, of `count`."""
+        if count is None:
+            return [None] * len(self.tasks)
+        if count < len(self.tasks):
+            raise UserError(f"{count} examples: there must be one for each of the parts")
+        weights = np.array([1.0 if task.weight is None else task.weight for task in self.tasks])
+        ends = np.round(np.cumsum(weights) / weights.sum() * count).astype(int)
+        return [max(int(n), 1) for n in np.diff(ends, prepend=0)]
+
+
+def repeated(counts: Sequence[int], weights: Sequence[float]) -> list[int]:
+    """Rows of each task in an epoch: in proportion to the weights, and at least all."""
+    scale = max(count / weight for count, weight in zip(counts, weights, strict=True))
+    return [
+        max(count, round(weight * scale)) for count, weight in zip(counts, weights, strict=True)
+    ]
+
+
+def _check_alike(opened: Sequence[Dataset], texts: Sequence[str]) -> None:
+    for key in ("form", "vocabulary", "classes", "label_names", "tags", "vector"):
+        for text, one in zip(texts, opened, strict=True):
+            own, first = getattr(one, key), getattr(opened[0], key)
+            if own == first:
+                continue
+            if key == "form":
+                cure = "; labels_as_text=True writes labels as text, which makes pairs of them"
+                more = cure if {own, first} == {"pairs", "labels"} else ""
+                raise UserError(f"{text!r} has {own}, and {texts[0]!r} has {first}{more}")
+            raise UserError(f"{text!r} and {texts[0]!r} have not the same {key}")
+
+
+def _with_text_labels(dataset: Dataset) -> Dataset:
+    """Labels as texts that are to be written; pairs stay as they are."""
+    if dataset.form == "pairs":
+        return dataset
+    if dataset.form != "labels" or dataset.label_names is None or dataset.encode is None:
+        raise UserError(f"labels_as_text: the data are {dataset.form}, whose labels have no names")
+    ids = [dataset.encode(name) for name in dataset.label_names]
+    table = Ragged(np.concatenate(ids).astype(np.int32), np.array([len(own) for own in ids]))
+    read, lengths = dataset.read, dataset.lengths
+
+    def pairs(rows: np.ndarray) -> Examples:
+        some = read(rows)
+        assert some.labels is not None
+        target = Ragged(table.ids[table.places(some.labels)], table.lengths[some.labels])
+        return Examples(tokens=some.tokens, target=target)
+
+    def both() -> np.ndarray:
+        assert lengths is not None
+        blocks = np.array_split(np.arange(len(dataset)), len(dataset) // 65536 + 1)
+        labels = np.concatenate([np.asarray(read(rows).labels) for rows in blocks])
+        sides = lengths()[: len(dataset), 0], table.lengths[labels]
+        return np.stack(sides, 1).astype(np.int32)
+
+    return dataclasses.replace(
+        dataset,
+        read=pairs,
+        lengths=None if lengths is None else both,
+        form="pairs",
+        max_target=int(table.lengths.max()),
+        classes=None,
+        label_names=None,
+    )
+
+
+def _after(prefix: Sequence[int], dataset: Dataset) -> Dataset:
+    """The rows after a prefix, which is read but not predicted."""
+    read, lengths, many = dataset.read, dataset.lengths, len(prefix)
+
+    def prefixed(rows: np.ndarray) -> Examples:
+        some = read(rows)
+        tokens, part = joined([*prefix, some.tokens])
+        own = part == many
+
+        def spread(x: np.ndarray | None) -> np.ndarray | None:
+            if x is None:
+                return None
+            out = np.zeros(own.shape, x.dtype)
+            out[own] = x
+            return out
+
+        scored = some.scored
+        if dataset.form in ("text", "tags") and many:
+            scored = np.ones(len(some.tokens.ids), bool) if scored is None else scored.copy()
+            if dataset.form == "text":  # the first token of a row has never been predicted
+                scored[np.cumsum(some.tokens.lengths) - some.tokens.lengths] = False
+        alignment = some.alignment
+        if alignment is not None:
+            alignment = np.where(alignment >= 0, alignment + many, alignment)
+        return dataclasses.replace(
+            some,
+            tokens=tokens,
+            segments=spread(some.segments),
+            tags=spread(some.tags),
+            scored=spread(scored),
+            alignment=alignment,
+        )
+
+    def longer() -> np.ndarray:
+        assert lengths is not None
+        out = lengths().copy()
+        out[:, 0] += many
+        return out
+
+    return dataclasses.replace(
+        dataset,
+        read=prefixed,
+        lengths=None if lengths is None else longer,
+        max_length=dataset.max_length + many,
+        aligned=dataset.aligned and not many,
+        best=None,
+        shortcuts={},
+    )
+
+
+def _mixed(
+    opened: Sequence[Dataset], times: Sequence[int], names: Sequence[str], split: str
+) -> Dataset:
+    """One data set that has `times` rows of each."""
+    ends, first = np.cumsum(times), opened[0]
+    begins = ends - times
+
+    def read(rows: np.ndarray) -> Examples:
+        part_N = np.searchsorted(ends, rows, "right")
+        found, order = list[Examples](), list[np.ndarray]()
+        for number, dataset in enumerate(opened):
+            own = np.flatnonzero(part_N == number)
+            if len(own):
+                found.append(dataset.read((rows[own] - begins[number]) % len(dataset)))
+                order.append(own)
+        return Examples.concatenate(_level(found)).take(np.argsort(np.concatenate(order)))
+
+    def lengths() -> np.ndarray:
+        each = zip(opened, times, strict=True)
+        return np.concatenate([np.resize(lengths_of(one), (n, sides)) for one, n in each])
+
+    def counts() -> np.ndarray:
+        total = np.zeros(first.vocab, np.int64)
+        for one in opened:
+            own = one.counts() if one.counts is not None else np.zeros(0, np.int64)
+            total[: len(own)] += own
+        return total
+
+    sides = 2 if first.form == "pairs" else 1
+    even = len({(one.max_length, one.max_target) for one in opened}) == 1
+    parts = {} if split == "train" or len(opened) == 1 else dict(zip(names, opened, strict=True))
+    longest = max(one.max_length for one in opened), max(one.max_target for one in opened)
+    padded = not even or any(one.padded for one in opened)
+    shape = {"max_length": longest[0], "max_target": longest[1], "padded": padded}
+    notes = [
+        f"{name}: {note}" for name, one in zip(names, opened, strict=True) for note in one.notes
+    ]
+    more = [
+        f"train: {name} has {len(one)} rows, of which an epoch has {n}"
+        for name, one, n in zip(names, opened, times, strict=True)
+        if n != len(one)
+    ]
+    return dataclasses.replace(
+        first,
+        read=read,
+        lengths=lengths,
+        count=int(ends[-1]),
+        aligned=all(one.aligned for one in opened),
+        best=None,
+        shortcuts={},
+        bytes_per_token=None,
+        words_per_token=None,
+        counts=None if any(one.counts is None for one in opened) else counts,
+        decode=None if first.decode is None else _decode(first),
+        notes=(*notes, *more),
+        parts={name: dataclasses.replace(part, **shape) for name, part in parts.items()},
+        **shape,
+    )
+
+
+def _decode(dataset: Dataset) -> Callable[[Any], str]:
+    """Without the tokens of tasks, which no tokenizer knows."""
+    decode, encode = dataset.decode, dataset.encode
+    assert decode is not None
+    known = None if encode is None else dataset.vocab
+    return lambda ids: decode([int(i) for i in ids if known is None or int(i) < known])
+
+
+def _level(found: Sequence[Examples]) -> list[Examples]:
+    """Examples with the same fields given."""
+    given = {"segments": np.int32(0), "scored": np.True_}
+    for name, default in given.items():
+        if any(getattr(one, name) is not None for one in found):
+            found = [
+                one
+                if getattr(one, name) is not None
+                else dataclasses.replace(one, **{name: np.full(len(one.tokens.ids), default)})
+                for one in found
+            ]
+    if any(one.alignment is None for one in found):
+        found = [dataclasses.replace(one, alignment=None) for one in found]
+    return list(found)
+
+
+class _Texts(Corpus):
+    """The texts of all tasks: what their one tokenizer and their labels are made from."""
+
+    kind = "mixture"
+
+    def __init__(self, tasks: Sequence[Task], as_text: bool):
+        self.tasks, self.as_text = tasks, as_text
+        forms = {source.form for source in self._corpora()}
+        self.form = "pairs" if as_text or len(forms) > 1 else forms.pop()
+
+    def _corpora(self) -> list[Corpus]:
+        found = [task.source for task in self.tasks]
+        return [
+            source.with_reading(self._alone()) for source in found if isinstance(source, Corpus)
+        ]
+
+    def _alone(self) -> Reading:
+        return AS_IT_IS._replace(bad=self.reading.bad)
+
+    def files(self) -> Mapping[str, str]:
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        prefixes = [task.prefix for task in self.tasks]
+        return {"prefixes": prefixes, "as_text": self.as_text}
+
+    def part(self, split: str) -> Part:
+        parts = [(own.kind, own.settings(), own.part(split)) for own in self._corpora()]
+        text = json.dumps([(kind, more, part.digest) for kind, more, part in parts], sort_keys=True)
+        size = sum(part.size for _, _, part in parts)
+        return Part(hashlib.sha256(text.encode()).hexdigest(), size)
+
+    def texts(self, bad: Bad, meter: Meter) -> Iterator[str]:
+        """A prefix stands before every row, and counts as often."""
+        for task, source in zip(self.tasks, self._corpora(), strict=True):
+            count = 0
+            for text in source.texts(bad, meter):
+                yield text
+                count += 1
+            if self.as_text and source.form == "labels":
+                yield from source.names(bad, meter)
+            for _ in range(count if task.prefix else 0):
+                yield str(task.prefix)
+
+    def names(self, bad: Bad, meter: Meter) -> Iterator[str]:
+        for source in self._corpora():
+            yield from source.names(bad, meter)
+
+
+def checked(
+    parts: tuple, weights: tuple, prefixes: tuple, tokens: bool
+) -> Iterator[tuple[str, float | None, str | None]]:
+    """The text, weight and prefix of each part of a mixture, as its options give them."""
+    if not parts or not all(isinstance(text, str) for text in parts):
+        raise UserError(f"mixture: parts={parts!r} must be data sets in quotes: ('copy', 'sort')")
+    for name, given in {"weights": weights, "prefixes": prefixes}.items():
+        if given and len(given) != len(parts):
+            raise UserError(f"mixture: {name}={given!r} must be one for each of {len(parts)} parts")
+    for weight in weights:
+        if type(weight) not in (int, float) or not 0 < weight < math.inf:
+            raise UserError(f"mixture: weights={weights!r} must be numbers above 0")
+    if not all(isinstance(prefix, str) for prefix in prefixes):
+        raise UserError(f"mixture: prefixes={prefixes!r} must be texts in quotes")
+    if tokens and prefixes:
+        raise UserError("mixture: tokens=True and prefixes: choose one of them")
+    for number, text in enumerate(parts):
+        weight = float(weights[number]) if weights else None
+        yield text, weight, prefixes[number] if prefixes else None
