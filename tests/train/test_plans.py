@@ -34,11 +34,16 @@ def run_of(objective="seq2seq", family="encoder_decoder", seed=0, **data):
     })  # fmt: skip
 
 
+MIXTURE = (
+    "mixture(parts=('copy(length=4, min_length=2, vocab=8)', 'reverse(length=9, vocab=8)'), "
+    "weights=(2, 1), tokens=True)"
+)
 CASES = {
     "buckets": dict(buckets=3, batch_tokens=120, objective="next_token", family="recurrent"),
     "pack": dict(pack=26, batch=4),
+    "mixture": dict(buckets=2, dataset=MIXTURE, objective="next_token", family="recurrent"),
 }
-SHAPES = {"buckets": 3, "pack": 1}
+SHAPES = {"buckets": 3, "pack": 1, "mixture": 2}
 
 
 @pytest.fixture
@@ -73,6 +78,10 @@ def test_a_resumed_run_gives_the_same_bits(case, tmp_path, traced):
     assert_same(resumed, whole)
     assert len(traced) == SHAPES[case]
     _check_tokens(run, whole)
+    if case == "mixture":  # each part is evaluated by itself, and both are what the whole is
+        one, other = summary["tests"].values()
+        least, _, most = sorted([one["loss"], summary["valid"]["loss"], other["loss"]])
+        assert least < summary["valid"]["loss"] < most
 
 
 def _check_tokens(run, workdir):

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from tfm.data.corpus import Corpus, Part
-from tfm.data.dataset import AS_IT_IS, Dataset, Examples, Generated, Ragged, Reading, Source
-from tfm.data.lengths import lengths_of
+from tfm.data.dataset import AS_IT_IS, Dataset, Generated, Reading, Source
 from tfm.data.paths import Bad, Meter
-from tfm.data.records import joined
+from tfm.data.views import after, mixed, repeated, with_text_labels
 from tfm.names import UserError, names_in
 
 
@@ -89,13 +88,13 @@ class Mixture(Source):
             raise UserError(f"data.max_length={longest} leaves no room beside the prefix")
         return self.reading._replace(max_length=longest - prefix)
 
-    def _texts(self) -> "_Texts | None":
+    def _texts(self) -> Corpus | None:
         if not self.is_text:
             return None
         found = _Texts(self.tasks, self.as_text).with_reading(self.reading)
         return found.with_vocabulary(self.vocabulary)
 
-    def _prefix(self, texts: "_Texts | None", number: int) -> list[int]:
+    def _prefix(self, texts: Corpus | None, number: int) -> list[int]:
         """The ids before each row of a task."""
         task = self.tasks[number]
         if texts is None or self.tokens:
@@ -113,7 +112,7 @@ class Mixture(Source):
                 raise UserError(f"part {task.text!r}: {e}") from e
             few = len(whole) if share is None else min(share, len(whole))
             whole = dataclasses.replace(whole, count=few)
-            opened.append(_with_text_labels(whole) if self.as_text else whole)
+            opened.append(with_text_labels(whole) if self.as_text else whole)
         _check_alike(opened, [task.text for task in self.tasks])
         vocab = max(dataset.vocab for dataset in opened)
         prefixes = [
@@ -124,15 +123,14 @@ class Mixture(Source):
         if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
             raise UserError("mixture: a prefix would stand before the token that begins a sequence")
         if any(prefixes):
-            opened = [_after(ids, own) for ids, own in zip(prefixes, opened, strict=True)]
-        vocab += len(opened) if self.tokens else 0
-        names = [f"part {number}: {task.text}" for number, task in enumerate(self.tasks)]
-        opened = [dataclasses.replace(one, vocab=vocab) for one in opened]
-        weights = [task.weight for task in self.tasks]
-        times = [len(one) for one in opened]
+            opened = [after(ids, own) for ids, own in zip(prefixes, opened, strict=True)]
+        if self.tokens:
+            opened = [_with_tokens(one, vocab, len(opened)) for one in opened]
+        weights, times = [task.weight for task in self.tasks], [len(one) for one in opened]
         if split == "train" and None not in weights:
             times = repeated(times, [float(weight or 0) for weight in weights])
-        return _mixed(opened, times, names, split)
+        names = [f"part {number}: {task.text}" for number, task in enumerate(self.tasks)]
+        return mixed(dict(zip(names, opened, strict=True)), times, parts=split != "train")
 
     def _shares(self, count: int | None) -> list[int | None]:
         """How many rows each task gives, of `count`."""
@@ -145,12 +143,16 @@ class Mixture(Source):
         return [max(int(n), 1) for n in np.diff(ends, prepend=0)]
 
 
-def repeated(counts: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Rows of each task in an epoch: in proportion to the weights, and at least all."""
-    scale = max(count / weight for count, weight in zip(counts, weights, strict=True))
-    return [
-        max(count, round(weight * scale)) for count, weight in zip(counts, weights, strict=True)
-    ]
+def _with_tokens(dataset: Dataset, vocab: int, more: int) -> Dataset:
+    """With `more` ids after the `vocab` that there are; they stand for no text."""
+    decode = dataset.decode
+    if decode is None:
+        return dataclasses.replace(dataset, vocab=vocab + more)
+
+    def known(ids: Sequence[int] | np.ndarray) -> str:
+        return decode([int(id_) for id_ in ids if id_ < vocab])
+
+    return dataclasses.replace(dataset, vocab=vocab + more, decode=known)
 
 
 def _check_alike(opened: Sequence[Dataset], texts: Sequence[str]) -> None:
@@ -164,174 +166,6 @@ def _check_alike(opened: Sequence[Dataset], texts: Sequence[str]) -> None:
                 more = cure if {own, first} == {"pairs", "labels"} else ""
                 raise UserError(f"{text!r} has {own}, and {texts[0]!r} has {first}{more}")
             raise UserError(f"{text!r} and {texts[0]!r} have not the same {key}")
-
-
-def _with_text_labels(dataset: Dataset) -> Dataset:
-    """Labels as texts that are to be written; pairs stay as they are."""
-    if dataset.form == "pairs":
-        return dataset
-    if dataset.form != "labels" or dataset.label_names is None or dataset.encode is None:
-        raise UserError(f"labels_as_text: the data are {dataset.form}, whose labels have no names")
-    ids = [dataset.encode(name) for name in dataset.label_names]
-    table = Ragged(np.concatenate(ids).astype(np.int32), np.array([len(own) for own in ids]))
-    read, lengths = dataset.read, dataset.lengths
-
-    def pairs(rows: np.ndarray) -> Examples:
-        some = read(rows)
-        assert some.labels is not None
-        target = Ragged(table.ids[table.places(some.labels)], table.lengths[some.labels])
-        return Examples(tokens=some.tokens, target=target)
-
-    def both() -> np.ndarray:
-        assert lengths is not None
-        blocks = np.array_split(np.arange(len(dataset)), len(dataset) // 65536 + 1)
-        labels = np.concatenate([np.asarray(read(rows).labels) for rows in blocks])
-        sides = lengths()[: len(dataset), 0], table.lengths[labels]
-        return np.stack(sides, 1).astype(np.int32)
-
-    return dataclasses.replace(
-        dataset,
-        read=pairs,
-        lengths=None if lengths is None else both,
-        form="pairs",
-        max_target=int(table.lengths.max()),
-        classes=None,
-        label_names=None,
-    )
-
-
-def _after(prefix: Sequence[int], dataset: Dataset) -> Dataset:
-    """The rows after a prefix, which is read but not predicted."""
-    read, lengths, many = dataset.read, dataset.lengths, len(prefix)
-
-    def prefixed(rows: np.ndarray) -> Examples:
-        some = read(rows)
-        tokens, part = joined([*prefix, some.tokens])
-        own = part == many
-
-        def spread(x: np.ndarray | None) -> np.ndarray | None:
-            if x is None:
-                return None
-            out = np.zeros(own.shape, x.dtype)
-            out[own] = x
-            return out
-
-        scored = some.scored
-        if dataset.form in ("text", "tags") and many:
-            scored = np.ones(len(some.tokens.ids), bool) if scored is None else scored.copy()
-            if dataset.form == "text":  # the first token of a row has never been predicted
-                scored[np.cumsum(some.tokens.lengths) - some.tokens.lengths] = False
-        alignment = some.alignment
-        if alignment is not None:
-            alignment = np.where(alignment >= 0, alignment + many, alignment)
-        return dataclasses.replace(
-            some,
-            tokens=tokens,
-            segments=spread(some.segments),
-            tags=spread(some.tags),
-            scored=spread(scored),
-            alignment=alignment,
-        )
-
-    def longer() -> np.ndarray:
-        assert lengths is not None
-        out = lengths().copy()
-        out[:, 0] += many
-        return out
-
-    return dataclasses.replace(
-        dataset,
-        read=prefixed,
-        lengths=None if lengths is None else longer,
-        max_length=dataset.max_length + many,
-        aligned=dataset.aligned and not many,
-        best=None,
-        shortcuts={},
-    )
-
-
-def _mixed(
-    opened: Sequence[Dataset], times: Sequence[int], names: Sequence[str], split: str
-) -> Dataset:
-    """One data set that has `times` rows of each."""
-    ends, first = np.cumsum(times), opened[0]
-    begins = ends - times
-
-    def read(rows: np.ndarray) -> Examples:
-        part_N = np.searchsorted(ends, rows, "right")
-        found, order = list[Examples](), list[np.ndarray]()
-        for number, dataset in enumerate(opened):
-            own = np.flatnonzero(part_N == number)
-            if len(own):
-                found.append(dataset.read((rows[own] - begins[number]) % len(dataset)))
-                order.append(own)
-        return Examples.concatenate(_level(found)).take(np.argsort(np.concatenate(order)))
-
-    def lengths() -> np.ndarray:
-        each = zip(opened, times, strict=True)
-        return np.concatenate([np.resize(lengths_of(one), (n, sides)) for one, n in each])
-
-    def counts() -> np.ndarray:
-        total = np.zeros(first.vocab, np.int64)
-        for one in opened:
-            own = one.counts() if one.counts is not None else np.zeros(0, np.int64)
-            total[: len(own)] += own
-        return total
-
-    sides = 2 if first.form == "pairs" else 1
-    even = len({(one.max_length, one.max_target) for one in opened}) == 1
-    parts = {} if split == "train" or len(opened) == 1 else dict(zip(names, opened, strict=True))
-    longest = max(one.max_length for one in opened), max(one.max_target for one in opened)
-    padded = not even or any(one.padded for one in opened)
-    shape = {"max_length": longest[0], "max_target": longest[1], "padded": padded}
-    notes = [
-        f"{name}: {note}" for name, one in zip(names, opened, strict=True) for note in one.notes
-    ]
-    more = [
-        f"train: {name} has {len(one)} rows, of which an epoch has {n}"
-        for name, one, n in zip(names, opened, times, strict=True)
-        if n != len(one)
-    ]
-    return dataclasses.replace(
-        first,
-        read=read,
-        lengths=lengths,
-        count=int(ends[-1]),
-        aligned=all(one.aligned for one in opened),
-        best=None,
-        shortcuts={},
-        bytes_per_token=None,
-        words_per_token=None,
-        counts=None if any(one.counts is None for one in opened) else counts,
-        decode=None if first.decode is None else _decode(first),
-        notes=(*notes, *more),
-        parts={name: dataclasses.replace(part, **shape) for name, part in parts.items()},
-        **shape,
-    )
-
-
-def _decode(dataset: Dataset) -> Callable[[Any], str]:
-    """Without the tokens of tasks, which no tokenizer knows."""
-    decode, encode = dataset.decode, dataset.encode
-    assert decode is not None
-    known = None if encode is None else dataset.vocab
-    return lambda ids: decode([int(i) for i in ids if known is None or int(i) < known])
-
-
-def _level(found: Sequence[Examples]) -> list[Examples]:
-    """Examples with the same fields given."""
-    given = {"segments": np.int32(0), "scored": np.True_}
-    for name, default in given.items():
-        if any(getattr(one, name) is not None for one in found):
-            found = [
-                one
-                if getattr(one, name) is not None
-                else dataclasses.replace(one, **{name: np.full(len(one.tokens.ids), default)})
-                for one in found
-            ]
-    if any(one.alignment is None for one in found):
-        found = [dataclasses.replace(one, alignment=None) for one in found]
-    return list(found)
 
 
 class _Texts(Corpus):
