@@ -22,6 +22,7 @@ verbs
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
   bench train        time of a training step, beside plain Flax and PyTorch
+  bench data         time to make a batch, beside a model's step
   bench compile      compile time of scanned and unrolled layers
   version            the versions of tfm and of its main libraries; checks the compiler
 
@@ -45,6 +46,7 @@ VERBS = {  # where each verb starts
 BENCHES = {
     "attention": "tfm.bench.attention:main",
     "compile": "tfm.bench.compile:main",
+    "data": "tfm.bench.data:main",
     "train": "tfm.bench.train:main",
 }
 

@@ -75,7 +75,8 @@ class Mixture(Source):
         """The parts as they are read, all with one tokenizer, prefixes included."""
         texts = self._texts()
         for number, task in enumerate(self.tasks):
-            source = task.source.with_reading(self._reading(len(self._prefix(texts, number))))
+            taken = 1 if self.tokens else len(self._prefix(texts, number))
+            source = task.source.with_reading(self._reading(taken))
             vocabulary = self.vocabulary if texts is None else texts.own_vocabulary()
             yield task, source if vocabulary is None else source.with_vocabulary(vocabulary)
 
@@ -95,11 +96,9 @@ class Mixture(Source):
         return found.with_vocabulary(self.vocabulary)
 
     def _prefix(self, texts: Corpus | None, number: int) -> list[int]:
-        """The ids before each row of a task."""
-        task = self.tasks[number]
-        if texts is None or self.tokens:
-            return []  # a task's token has no room of the text's
-        return texts.tokenizer().encode(task.prefix) if task.prefix else []
+        """The ids of a task's prefix."""
+        prefix = self.tasks[number].prefix
+        return texts.tokenizer().encode(prefix) if prefix and texts is not None else []
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         texts = self._texts()

@@ -9,6 +9,8 @@ import numpy as np
 
 from tfm.data.draws import hashed, key_of
 
+BLOCK = 1 << 16
+
 
 def permuted(count: int, key: int | np.ndarray, index: np.ndarray) -> np.ndarray:
     """Where a random permutation of the numbers below `count` sends `index`, with O(1) memory.
@@ -35,6 +37,15 @@ def permuted(count: int, key: int | np.ndarray, index: np.ndarray) -> np.ndarray
                 left = (left + hashed(own, right) % np.uint64(a)) % np.uint64(a)
         out[todo] = (left * np.uint64(b) + right).astype(np.int64)
         todo = todo[out[todo] >= count]
+    return out
+
+
+def shuffled(count: int, key: int) -> np.ndarray:
+    """All numbers below `count`, in the order of `permuted`; some at a time, to save memory."""
+    out = np.zeros(count, np.int64)
+    for begin in range(0, count, BLOCK):
+        index = np.arange(begin, min(begin + BLOCK, count))
+        out[index] = permuted(count, key, index)
     return out
 
 

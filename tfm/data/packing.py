@@ -10,7 +10,7 @@ import numpy as np
 from tfm.data import cache
 from tfm.data.draws import key_of
 from tfm.data.lengths import digest
-from tfm.data.order import Drawn, Epochs, Kind, Packing, permuted
+from tfm.data.order import Drawn, Epochs, Kind, Packing, shuffled
 
 OPEN = 128  # packed rows that may still get another
 
@@ -28,9 +28,9 @@ def into_rows(lengths_NS: np.ndarray, room_S: Sequence[int]) -> Packed:
 
     def build(writer: cache.Writer) -> dict[str, object]:
         # Neighbours in a file are often alike; in random order long ones meet short ones.
-        shuffled = permuted(len(lengths_NS), key_of(0, "packing"), np.arange(len(lengths_NS)))
-        bin_N = first_fit(lengths_NS[shuffled], room_S)
-        writer.append("order", shuffled[np.argsort(bin_N, kind="stable")].astype(np.int64))
+        order = shuffled(len(lengths_NS), key_of(0, "packing"))
+        bin_N = first_fit(lengths_NS[order], room_S)
+        writer.append("order", order[np.argsort(bin_N, kind="stable")].astype(np.int64))
         writer.append("ends", np.cumsum(np.bincount(bin_N)).astype(np.int64))
         return {"rows": len(lengths_NS), "packed": int(bin_N.max()) + 1}
 

@@ -9,7 +9,7 @@ import numpy as np
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.draws import key_of
 from tfm.data.lengths import lengths_of
-from tfm.data.order import permuted
+from tfm.data.order import permuted, shuffled
 from tfm.data.records import joined
 from tfm.names import UserError
 
@@ -111,14 +111,15 @@ def mixed(named: Mapping[str, Dataset], times: Sequence[int], parts: bool) -> Da
     opened, ends = list(named.values()), np.cumsum(times)
     first, begins, total = opened[0], ends - times, int(ends[-1])
 
-    def place(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    key = key_of(0, "mixture")
+
+    def place(row_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of which data set a row is, and which of its rows, before they are repeated."""
-        row_N = permuted(total, key_of(0, "mixture"), rows)
         part_N = np.searchsorted(ends, row_N, "right")
         return part_N, row_N - begins[part_N]
 
     def read(rows: np.ndarray) -> Examples:
-        part_N, row_N = place(rows)
+        part_N, row_N = place(permuted(total, key, rows))
         found, order = list[Examples](), list[np.ndarray]()
         for number, dataset in enumerate(opened):
             own = np.flatnonzero(part_N == number)
@@ -128,7 +129,7 @@ def mixed(named: Mapping[str, Dataset], times: Sequence[int], parts: bool) -> Da
         return Examples.concatenate(_level(found)).take(np.argsort(np.concatenate(order)))
 
     def lengths() -> np.ndarray:
-        part_N, row_N = place(np.arange(total))
+        part_N, row_N = place(shuffled(total, key))
         out_NS = np.zeros((total, 2 if first.form == "pairs" else 1), np.int32)
         for number, dataset in enumerate(opened):
             own = part_N == number

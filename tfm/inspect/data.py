@@ -9,8 +9,8 @@
 The description of a split: how many examples, their lengths, what was truncated or left out, tokens
 that the tokenizer does not know, labels, and N examples (3) as the model sees them: what it reads,
 and what it must answer where that counts. Lengths and unknown tokens are those of the first 5,000
-examples. Of the training split: the shapes of its batches, and how much of the first 100 is padding.
-The cache is in $TFM_CACHE/data.
+examples. Of the training split: the shapes of its batches, and the padding in the first 100. The
+cache is in $TFM_CACHE/data.
 """
 
 from collections import Counter
