@@ -32,6 +32,6 @@ def test_the_text_is_zipfs(tmp_path):
     assert [len(side) for side in lines] == [2000, 2000]
     lengths = np.array([[len(line.split()) for line in side] for side in lines])
     assert np.abs(lengths[0] - lengths[1]).max() <= 4
-    words, counts = np.unique(" ".join(lines[0]).split(), return_counts=True)
+    _, counts = np.unique(" ".join(lines[0]).split(), return_counts=True)
     first, tenth = np.sort(counts)[::-1][[0, 9]]
     assert 7 < first / tenth < 13  # 10 by Zipf's law

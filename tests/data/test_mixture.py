@@ -123,7 +123,7 @@ def test_a_prefix_takes_its_room_from_the_text():
     np.testing.assert_array_equal(lengths, lengths_of(dataclasses.replace(train, lengths=None)))
     over = [max(len(en.split()) - 3, 0) for en in ENGLISH]  # "to", "French" and ":" stay
     notes = [note for note in train.notes if "part 0" in note and "max_length" in note]
-    assert f"{np.count_nonzero(over)} rows truncated" in notes[0]
+    assert f"{np.count_nonzero(over)} rows truncated to data.max_length=6, 3 of it" in notes[0]
     assert f"{sum(over)} tokens lost" in notes[0]
 
 

@@ -96,9 +96,12 @@ class Mixture(Source):
         return found.with_vocabulary(self.vocabulary)
 
     def _prefix(self, texts: Corpus | None, number: int) -> list[int]:
-        """The ids of a task's prefix."""
+        """The ids of a task's prefix. Where a word begins with its space, none is left over."""
         prefix = self.tasks[number].prefix
-        return texts.tokenizer().encode(prefix) if prefix and texts is not None else []
+        if not prefix or texts is None:
+            return []
+        tokenizer = texts.tokenizer()
+        return tokenizer.encode(prefix.rstrip() if tokenizer.spaced else prefix)
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         texts = self._texts()
@@ -122,7 +125,10 @@ class Mixture(Source):
         if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
             raise UserError("mixture: a prefix would stand before the token that begins a sequence")
         if any(prefixes):
-            opened = [after(ids, own) for ids, own in zip(prefixes, opened, strict=True)]
+            opened = [
+                dataclasses.replace(after(ids, own), notes=self._notes(own.notes, len(ids)))
+                for ids, own in zip(prefixes, opened, strict=True)
+            ]
         if self.tokens:
             opened = [_with_tokens(one, vocab, len(opened)) for one in opened]
         weights, times = [task.weight for task in self.tasks], [len(one) for one in opened]
@@ -130,6 +136,14 @@ class Mixture(Source):
             times = repeated(times, [float(weight or 0) for weight in weights])
         names = [f"part {number}: {task.text}" for number, task in enumerate(self.tasks)]
         return mixed(dict(zip(names, opened, strict=True)), times, parts=split != "train")
+
+    def _notes(self, notes: Sequence[str], prefix: int) -> tuple[str, ...]:
+        """What was truncated, in words of the config: the prefix counts."""
+        whole = self.reading.max_length
+        if whole is None:
+            return tuple(notes)
+        less, key = f"data.max_length={whole - prefix};", f"data.max_length={whole}"
+        return tuple(note.replace(less, f"{key}, {prefix} of it for the prefix;") for note in notes)
 
     def _shares(self, count: int | None) -> list[int | None]:
         """How many rows each task gives, of `count`."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from tfm.data import cache
 from tfm.data.draws import key_of
@@ -13,6 +15,8 @@ from tfm.data.lengths import digest
 from tfm.data.order import Drawn, Epochs, Kind, Packing, shuffled
 
 OPEN = 128  # packed rows that may still get another
+BLOCK = 1 << 16  # rows whose lengths are Python's numbers at a time
+SLOW = 1_000_000  # rows that take some seconds, which a bar shows
 
 
 class Packed(NamedTuple):
@@ -49,20 +53,28 @@ def first_fit(lengths_NS: np.ndarray, room_S: Sequence[int], most: int = OPEN) -
     rooms = [np.full(most, -1, np.int64) for _ in room_S]
     out_N = np.zeros(len(lengths_NS), np.int64)
     used = 0
-    for row, lengths in enumerate(lengths_NS.tolist()):
-        fits = rooms[0] >= lengths[0]
-        for room, length in zip(rooms[1:], lengths[1:], strict=True):
-            fits &= room >= length
-        place = int(fits.argmax())
-        if not fits[place]:
-            place = used if used < most else int(np.argmin(functools.reduce(np.add, rooms)))
-            number[place] = used
-            for room, whole in zip(rooms, room_S, strict=True):
-                room[place] = whole
-            used += 1
-        for room, length in zip(rooms, lengths, strict=True):
-            room[place] -= length
-        out_N[row] = number[place]
+    blocks = track(
+        range(0, len(lengths_NS), BLOCK),
+        "packing rows",
+        console=Console(stderr=True),
+        transient=True,
+        disable=len(lengths_NS) < SLOW,
+    )
+    for begin in blocks:
+        for row, lengths in enumerate(lengths_NS[begin : begin + BLOCK].tolist(), begin):
+            fits = rooms[0] >= lengths[0]
+            for room, length in zip(rooms[1:], lengths[1:], strict=True):
+                fits &= room >= length
+            place = int(fits.argmax())
+            if not fits[place]:
+                place = used if used < most else int(np.argmin(functools.reduce(np.add, rooms)))
+                number[place] = used
+                for room, whole in zip(rooms, room_S, strict=True):
+                    room[place] = whole
+                used += 1
+            for room, length in zip(rooms, lengths, strict=True):
+                room[place] -= length
+            out_N[row] = number[place]
     return out_N
 
 

@@ -43,8 +43,7 @@ class DataSpec(Spec):
     batch: int = size(64)  # rows
     batch_tokens: int | None = size(None)  # instead of `batch`: tokens at most, with padding
     buckets: int | None = size(None)  # shapes at most, for rows of like length; None: one for all
-    # positions of rows into which several are packed; (source, target) where they differ
-    pack: int | tuple[int, ...] | None = size(None)
+    pack: int | tuple[int, ...] | None = size(None)  # positions of rows that hold several; by side
     eval_batch: int = size(64)
 
     @property
