@@ -48,6 +48,16 @@ def translation(folder, name="wmt14_translate", config="de-en", many=20):
     return rows
 
 
+def stsb(folder):
+    rows = [dict(sentence1="a man eats", sentence2="a man sleeps", label=2.5)] * 3
+
+    def features(tfds):
+        text = tfds.features.Text()
+        return tfds.features.FeaturesDict(dict(sentence1=text, sentence2=text, label=np.float32))
+
+    prepare(folder, "glue", "stsb", features, dict(train=rows, validation=rows))
+
+
 def sst2(folder, config="sst2"):
     rows = [dict(sentence=s, label=label, idx=i) for i, (s, label) in enumerate(SENTENCES * 4)]
 

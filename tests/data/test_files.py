@@ -77,6 +77,16 @@ def test_decode_and_bytes_per_token(text, kind):
     assert open_dataset("copy", "valid", 3).bytes_per_token is None
 
 
+@pytest.mark.parametrize("kind", ["characters", "bytes"])
+def test_text_to_ids_and_back(text, kind):
+    train = open_dataset(task(kind, text, 4), "train")
+    assert train.decode(train.encode("not to be — 问")) == "not to be — 问"
+    assert train.encode(TEXT[:5]) == rows(train)[0].tolist()
+    if kind == "characters":
+        with pytest.raises(UserError, match="does not hold 'Z': it has no id"):
+            train.encode("aZ")
+
+
 def test_a_count_takes_the_first(text):
     name = task("characters", text, 4)
     few, all_ = open_dataset(name, "train", 3), open_dataset(name, "train")

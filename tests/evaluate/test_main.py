@@ -1,6 +1,7 @@
 """`tfm eval`: other text is read with the run's own vocabulary, and edited data is noticed."""
 
 import json
+import os
 import random
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tests.helpers.runs import Silent
 from tfm import cli
 from tfm.evaluate.main import evaluate
+from tfm.interop.folder import import_folder
 from tfm.names import UserError
 from tfm.run.spec import read
 from tfm.train import loop
@@ -101,3 +103,18 @@ def test_a_file_that_is_edited_during_the_run_changes_nothing(tmp_path):
 
     edited = loop.train(read(spec), str(tmp_path / "edited"), Editing())
     assert edited == whole
+
+
+def test_an_imported_model_reads_text_with_its_own_tokenizer(tmp_path, monkeypatch):
+    """A model of stories finds a story easy: far below the log₂ 512 = 9 bits of a blind guess."""
+    if "TFM_DATA" not in os.environ:
+        pytest.skip("TFM_DATA, the folder of real data, is not set")
+    monkeypatch.setenv("TFM_CACHE", str(tmp_path / "cache"))
+    source = os.path.join(os.environ["TFM_DATA"], "stories260K")
+    import_folder(source, str(tmp_path / "run"))
+    (tmp_path / "a.txt").write_text(
+        "Once upon a time, there was a little girl named Lily. She loved to play outside.\n"
+    )
+    task = f"text(valid={str(tmp_path / 'a.txt')!r}, length=32)"
+    found, _ = evaluate(str(tmp_path / "run"), dataset=task, objective="next_token")
+    assert found["perplexity"] < 4

@@ -12,7 +12,6 @@ damaged is built again.
 import contextlib
 import errno
 import fcntl
-import functools
 import hashlib
 import json
 import mmap
@@ -20,6 +19,7 @@ import os
 import pathlib
 import secrets
 import shutil
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
@@ -32,8 +32,7 @@ from tfm.runtime import cache_folder
 VERSION = 1  # of the files; another one is another entry
 BLOCK = 1 << 24  # bytes with a checksum of their own
 WHOLE = 1 << 26  # bytes of a file that is checked whole on opening
-RESIDENT = 1 << 25  # bytes of a file that stay in a process's memory, about
-PAGE = 4096
+RESIDENT = 1 << 25  # bytes of a file that may stay in a process's memory
 
 
 def folder() -> pathlib.Path:
@@ -47,12 +46,14 @@ def key_of(**what: Any) -> str:
 
 
 class Column:
-    """A flat array in a file. What was read does not stay in the process's memory for long."""
+    """A flat array in a file. What was read of a large one does not stay in the process's memory,
+    only in the system's cache of files."""
 
     def __init__(self, path: pathlib.Path, dtype: str):
         self.array = np.memmap(path, np.dtype(dtype), "r") if path.stat().st_size else np.zeros(0)
-        self._map: mmap.mmap | None = getattr(self.array, "_mmap", None)
-        self._touched = 0
+        self._map: mmap.mmap | None = None
+        if self.array.nbytes > RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
+            self._map = getattr(self.array, "_mmap", None)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -60,10 +61,7 @@ class Column:
     def __getitem__(self, places: np.ndarray | slice) -> np.ndarray:
         found = np.array(self.array[places])
         if self._map is not None:
-            self._touched += found.nbytes if isinstance(places, slice) else found.size * PAGE // 8
-            if self._touched > RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
-                self._map.madvise(mmap.MADV_DONTNEED)  # the pages stay in the system's cache
-                self._touched = 0
+            self._map.madvise(mmap.MADV_DONTNEED)
         return found
 
 
@@ -73,22 +71,14 @@ class Entry:
     def __init__(self, path: pathlib.Path, meta: Mapping[str, Any]):
         self.path, self.meta = path, meta
         self.facts: dict[str, Any] = meta["facts"]
+        columns = meta["columns"].items()
+        self._columns = {name: Column(path / name, own["dtype"]) for name, own in columns}
 
     def __getitem__(self, name: str) -> Column:
-        if name not in self._columns:
-            self._columns[name] = Column(self.path / name, self.meta["columns"][name]["dtype"])
         return self._columns[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self.meta["columns"]
-
-    @functools.cached_property
-    def _columns(self) -> dict[str, Column]:
-        return {}
-
-    @property
-    def size(self) -> int:
-        return sum(column["size"] for column in self.meta["columns"].values())
+        return name in self._columns
 
 
 class Writer:
@@ -185,7 +175,11 @@ def _rename(new: pathlib.Path, path: pathlib.Path) -> None:
 def _lock(path: pathlib.Path) -> Iterator[None]:
     """One process at a time; the lock of a killed process ends with it."""
     with open(path.parent / f".{path.name}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"waiting for another process, which writes {path}", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -194,7 +188,10 @@ def _open(path: pathlib.Path) -> Entry | None:
     meta = _meta(path)
     if meta is None or wrong(path, meta):
         return None
-    return Entry(path, meta)
+    try:
+        return Entry(path, meta)
+    except FileNotFoundError:  # it was cleared at this moment
+        return None
 
 
 def _meta(path: pathlib.Path) -> dict[str, Any] | None:
@@ -241,8 +238,11 @@ def clear(only: str = "") -> int:
     """Remove the entries whose keys begin with `only`, and what killed processes left; how many
     bytes are free then. An entry that is in use stays readable where it is open."""
     freed = 0
-    for path in [*folder().glob(f"{only}*"), *folder().glob(f".{only}*-*")]:
-        if path.name[0] == "." and _is_being_built(path):
+    for path in sorted(folder().iterdir()) if folder().is_dir() else ():
+        hidden = path.name.startswith(".")
+        if path.suffix == ".lock" or not path.name.removeprefix(".").startswith(only):
+            continue
+        if hidden and _is_being_built(path):
             continue
         freed += sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
         _remove(path)

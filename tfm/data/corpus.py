@@ -4,6 +4,7 @@ The tokenizer and the names of labels come from the training split alone, or fro
 vocabulary: then an evaluation uses the ids that the run was trained with.
 """
 
+import contextlib
 import copy
 import functools
 import json
@@ -40,6 +41,7 @@ class Corpus(Source):
     seeded = False
     kind: str  # the entry of DATASETS
     form: str
+    numbers = False  # labels: they are numbers, not names of classes
     reading: Reading = AS_IT_IS
     vocabulary: str | None = None
 
@@ -116,7 +118,7 @@ class Corpus(Source):
 
     def label_names(self) -> tuple[str, ...] | None:
         """The names of classes or tags, by their number: sorted, numbers by their value."""
-        if self.form not in ("labels", "tags"):
+        if self.form not in ("labels", "tags") or self.numbers:
             return None
         known = None if self.vocabulary is None else _known(self.vocabulary)["labels"]
         if known is not None:
@@ -175,13 +177,16 @@ class Corpus(Source):
             "decode": tokenizer.decode,
             "label_names": names,
             "vocabulary": self.own_vocabulary(),
-            "counts": lambda: self.entry("train")["counts"][:],
         }
+        with contextlib.suppress(UserError):  # there is no training split
+            self.part("train")
+            facts["counts"] = lambda: self.entry("train")["counts"][:]
         if names is not None:
             facts["classes" if self.form == "labels" else "tags"] = len(names)
         return facts
 
 
+@functools.lru_cache(maxsize=16)
 def vocabulary_of(tokenizer: Tokenizer, labels: tuple[str, ...] | None) -> str:
     """What ids and labels stand for, as JSON."""
     tree = {"tokenizer": json.loads(tokenizer.dumps), "labels": labels}

@@ -137,8 +137,8 @@ class Dataset:
     max_target: int = 0  # of the second side of a pair
     padded: bool = True  # a row may be shorter than that
     aligned: bool = False  # pairs: there is one target token for each token
-    classes: int | None = None  # labels
-    tags: int | None = None  # tags: how many there are, where they are no token ids
+    classes: int | None = None  # labels; None: they are numbers, not classes
+    tags: int | None = None  # tags: how many there are, where they are not token ids
     label_names: tuple[str, ...] | None = None  # of classes or tags
     vector: int | None = None  # vectors: their width
     best: Best | None = None  # None: nobody knows
@@ -283,7 +283,10 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
         x = getattr(examples, field)
         if x is not None and x.shape != shape:
             raise UserError(f"Examples.{field} has shape {x.shape}, but it must be {shape}")
-    if examples.labels is not None:
+    if examples.labels is not None and dataset.classes is None:
+        if not np.issubdtype(examples.labels.dtype, np.floating):
+            raise UserError("Examples.labels: without classes they must be numbers, as 2.5")
+    elif examples.labels is not None:
         _check_range("labels", examples.labels, "classes", dataset.classes or 0)
     if examples.tags is not None:
         limit = "vocab" if dataset.tags is None else "tags"

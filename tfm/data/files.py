@@ -24,6 +24,7 @@ class Text(NamedTuple):
     ids: np.ndarray
     vocab: int
     size: Callable[[slice], int]
+    encode: Callable[[str], list[int]]
     decode: Callable[[Ids], str]
     digest: str
     vocabulary: str | None = None  # the characters that the ids stand for
@@ -49,10 +50,18 @@ def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
             f"{chr(unknown[0])!r} at character {place}; only bytes(path=…) knows all"
         )
     id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
+
+    def encode(text: str) -> list[int]:
+        unknown = next((sign for sign in text if not known[ord(sign)]), None)
+        if unknown is not None:
+            raise UserError(f"characters: {name} does not hold {unknown!r}: it has no id")
+        return [int(id_of[ord(sign)]) for sign in text]
+
     return Text(
         ids=id_of[code_N],
         vocab=len(code_V),
         size=lambda part: len(text[part].encode()),
+        encode=encode,
         decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
         digest=_digest(raw),
         vocabulary="".join(map(chr, code_V)),
@@ -64,6 +73,7 @@ def _bytes(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
         ids=raw,
         vocab=256,
         size=lambda part: len(raw[part]),
+        encode=lambda text: list(text.encode()),
         decode=lambda ids: bytes(np.asarray(ids, np.uint8)).decode(errors="replace"),
         digest=_digest(raw),
     )
@@ -136,6 +146,7 @@ class TextFile(Source):
             max_length=length + 1,
             padded=split != "train",
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
+            encode=text.encode,
             decode=text.decode,
             vocabulary=text.vocabulary,
         )

@@ -1,6 +1,7 @@
 """Corpora of separate examples: sentences with labels, pairs of sentences, words with tags."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -54,7 +55,8 @@ class Records(Corpus):
         tally = Tally(tokenizer.vocab, tokenizer.special.unk)
         dtype, ends = id_dtype(tokenizer.vocab), Counter[str]()
         lengths: dict[str, Counter[int]] = {}
-        known = (r for r in self.records(split, bad, meter) if _has_names(r, number, bad))
+        is_known = _has_number if self.numbers else _has_names
+        known = (r for r in self.records(split, bad, meter) if is_known(r, number, bad))
         for batch in _batches(known):
             parts = to_ids(batch)
             kept = np.ones(len(batch), bool)
@@ -74,8 +76,11 @@ class Records(Corpus):
                 both = np.sum([part.lengths[rows] for part in parts.values()], 0)
                 lengths.setdefault("both", Counter()).update(both.tolist())
             if self.form == "labels":
-                labels = [number[str(batch[row].label)] for row in rows]
-                writer.append("labels", np.array(labels, np.int32))
+                labels = [str(batch[row].label) for row in rows]
+                if self.numbers:
+                    writer.append("labels", np.array(labels, np.float32))
+                else:
+                    writer.append("labels", np.array([number[x] for x in labels], np.int32))
             if isinstance(to_ids, _Words):
                 tags, scored = to_ids.tags(batch, number)
                 places = parts[TOKENS].places(rows)
@@ -116,6 +121,16 @@ def _has_names(record: Record, number: dict[str, int], bad: Bad) -> bool:
             bad(record.place, f"label {name!r} is not in the training split, which has: {some}")
             return False
     return True
+
+
+def _has_number(record: Record, number: dict[str, int], bad: Bad) -> bool:
+    try:
+        if math.isfinite(float(str(record.label))):
+            return True
+    except ValueError:
+        pass
+    bad(record.place, f"{record.label!r} is not a number")
+    return False
 
 
 def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:

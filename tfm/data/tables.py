@@ -33,9 +33,11 @@ class Files(Records):
         named: Mapping[str, str | float],
         ends: Sequence[str] = ("",),
         pair: bool = False,
+        numbers: bool = False,
         **settings: Any,
     ):
         self.kind, self.form, self.parse, self.pair = kind, form, parse, pair
+        self.numbers = numbers
         self.named, self.ends, self.own_settings = named, ends, settings
         if not isinstance(named["valid"], str):
             number(kind, "valid", named["valid"], 0, 1)
@@ -99,18 +101,20 @@ def table(
     label: str | int | None = None,
     text2: str | int | None = None,
     target: str | int | None = None,
+    score: str | int | None = None,
 ) -> Source:
     """Columns of .tsv, .csv or .jsonl files (or .gz): a text and its `label`, two texts and their
-    label, or a text and its `target`.
+    label, or a text and its `target`. A `score` is a label that is a number, for regression.
 
     A column is named as in the header line, with others for files that name it otherwise:
     text='sentence|content'. Or it is a number from 0 on, and there is no header line.
     """
-    if (label is None) == (target is None):
-        raise UserError("table: give label=… for classes, or target=… for pairs")
-    if text2 is not None and label is None:
-        raise UserError("table: text2=… is for two texts and their label=…")
-    wanted = {"text": text, "second": text2, "target": target, "label": label}
+    if sum(column is not None for column in (label, target, score)) != 1:
+        raise UserError("table: give label=… for classes, target=… for pairs, or score=…")
+    if text2 is not None and target is not None:
+        raise UserError("table: text2=… is for two texts and their label=… or score=…")
+    own = score if label is None else label
+    wanted = {"text": text, "second": text2, "target": target, "label": own}
     columns = {field: column for field, column in wanted.items() if column is not None}
     if len({type(column) for column in columns.values()}) > 1:
         raise UserError(f"table: columns are names or numbers, not both: {columns}")
@@ -124,8 +128,9 @@ def table(
                 bad(place, f"the column {columns[empty]!r} is empty")
 
     named = {"train": train, "valid": valid, "test": test}
-    form = "pairs" if label is None else "labels"
-    return Files("table", form, parse, named, pair=text2 is not None, columns=columns)
+    kinds: dict[str, Any] = {"pair": text2 is not None, "numbers": score is not None}
+    form = "labels" if target is None else "pairs"
+    return Files("table", form, parse, named, columns=columns, **kinds)
 
 
 def _rows(

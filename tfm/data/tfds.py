@@ -38,6 +38,7 @@ MAPPINGS: dict[str, Mapping[str, str]] = {
     "glue/cola": SENTENCE,
     "glue/sst2": SENTENCE,
     "glue/mrpc": PAIR,
+    "glue/stsb": PAIR,
     "glue/rte": PAIR,
     "glue/wnli": PAIR,
     "glue/qqp": {"text": "question1", "text2": "question2", "label": "label"},
@@ -107,7 +108,8 @@ class Prepared:
         if "text" not in mapping:
             raise UserError(
                 f"tfds: of {self.name!r} it is not known what is what; its features are "
-                f"{', '.join(features)}: write text='…', and label=, text2=, target= or tags="
+                f"{', '.join(sorted(features))}: write text='…', and label=, text2=, target= or "
+                "tags="
             )
         for role, feature in mapping.items():
             if feature not in features:
@@ -228,6 +230,13 @@ class TfdsRecords(Records):
     def pair(self) -> bool:  # type: ignore[override]
         return "text2" in self.prepared.mapping()
 
+    @property
+    def numbers(self) -> bool:  # type: ignore[override]
+        role = self.prepared.mapping().get("label")
+        return role is not None and "float" in str(
+            self.prepared.builder().info.features[role].np_dtype
+        )
+
     def settings(self) -> dict[str, Any]:
         return {"name": self.prepared.name, "mapping": self.prepared.mapping()}
 
@@ -248,8 +257,6 @@ class TfdsRecords(Records):
         if role is None:
             return None
         feature = getattr(features[role], "feature", features[role])
-        if "float" in str(feature.np_dtype):
-            raise UserError(f"tfds: {role!r} of {self.prepared.name} is a number, not a class")
         names = getattr(feature, "names", None)
         return None if names is None else tuple(names)
 

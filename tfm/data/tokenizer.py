@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +85,22 @@ class Tokenizer:
     def segmented(self, text: str) -> str:
         return text if self.segmenter is None else " ".join(_segment(self.segmenter)(text))
 
+    def huggingface(self) -> dict[str, str]:
+        """The files that `transformers` reads it from; none where a segmenter goes first."""
+        if self.segmenter is not None:
+            return {}
+        names = {name: self.rules.id_to_token(id_) for name, id_ in self._given().items()}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
+            f"{name}_token": token for name, token in names.items() if token is not None
+        }
+        files = {"tokenizer.json": json.loads(self.rules.to_str()), "tokenizer_config.json": config}
+        return {
+            name: json.dumps(tree, ensure_ascii=False, indent=1) for name, tree in files.items()
+        }
+
+    def _given(self) -> dict[str, int]:
+        return {name: id_ for name, id_ in self.special._asdict().items() if id_ is not None}
+
     @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.dumps.encode()).hexdigest()
@@ -126,7 +143,9 @@ def _segment(name: str) -> Any:
     if name != "jieba":
         raise UserError(f"unknown segmenter {name!r}; known: {', '.join(SEGMENTERS)}")
     try:
-        import jieba
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its own code
+            import jieba
     except ImportError:
         raise UserError(f"words: segmenter={name!r} is not installed; {SEGMENTERS[name]}") from None
     jieba.setLogLevel("ERROR")

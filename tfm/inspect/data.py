@@ -62,15 +62,15 @@ def _list() -> None:
         if meta is None:
             shown.add_row(path.name[:12], "damaged; it is built again when it is needed")
             continue
-        entry, about = cache.Entry(path, meta), meta["about"]
-        tokens = entry.facts.get("tokens")
+        about, tokens = meta["about"], meta["facts"].get("tokens")
+        size = sum(column["size"] for column in meta["columns"].values())
         shown.add_row(
             path.name[:12],
             *(str(about.get(key, "")) for key in ("what", "dataset", "split", "tokenizer")),
             "" if tokens is None else f"{tokens:,}",
-            f"{entry.size / 1e6:,.1f}",
+            f"{size / 1e6:,.1f}",
         )
-        total, count = total + entry.size, count + 1
+        total, count = total + size, count + 1
     if shown.row_count:
         console(120).print(shown)
     print(f"{cache.folder()}: {count} entries, {total / 1e6:,.1f} MB")
@@ -144,7 +144,10 @@ def facts(dataset: Dataset) -> dict[str, str]:
         words = dataset.words_per_token
         more = "" if words is None else f", {words:.3f} words"
         found["token"] = f"{dataset.bytes_per_token:.3f} bytes{more}"
-    if some.labels is not None or (some.tags is not None and dataset.label_names is not None):
+    if some.labels is not None and dataset.classes is None:
+        low, high = some.labels.min(), some.labels.max()
+        found["labels"] = f"mean {some.labels.mean():.3f}, from {low:g} to {high:g}"
+    elif some.labels is not None or (some.tags is not None and dataset.label_names is not None):
         labels = some.labels
         if labels is None and some.tags is not None:
             labels = some.tags if some.scored is None else some.tags[some.scored]
@@ -191,6 +194,9 @@ def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, st
             shown[name] = " ".join(map(str, ids)) if "segment" in name else show(ids)
         labels, weights = np.asarray(batch.labels)[row], np.asarray(batch.weights)[row]
         wanted = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
+        if dataset.form == "labels" and dataset.classes is None:
+            yield {**shown, "labels": " ".join(map(str, wanted))}
+            continue
         names = dataset.label_names
         plain_label = labels.ndim == 0 or (dataset.form == "tags" and dataset.tags is not None)
         shown["labels"] = (

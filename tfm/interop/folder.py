@@ -28,7 +28,8 @@ import numpy as np
 
 from tfm import arguments
 from tfm.checkpoint import Checkpoints
-from tfm.folder import check_path
+from tfm.data.corpus import tokenizer_of
+from tfm.folder import Folder, check_path
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.names import UserError, pick
 from tfm.run.load import load
@@ -118,6 +119,10 @@ def export_folder(
     dtype = sizes.most_common(1)[0][0]
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     _check_hashes(folder, tokenizer)
+    known = None if run.run is None else Folder(folder).read("data.json")
+    learned = tokenizer_of((known or {}).get("vocabulary"))
+    if learned is not None:
+        tokenizer = {name: text.encode() for name, text in learned.huggingface().items()}
     with _new_folder(target) as new:
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
         write_tensors(new, with_copies(run.spec, tensors))

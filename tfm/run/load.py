@@ -44,7 +44,9 @@ class LoadedRun:
         """What it was trained and evaluated on, by split."""
         if self.run is None:
             raise UserError(f"{self.folder} is an imported model: it has no data")
-        return open_data(self.run)[1]
+        begun = Folder(self.folder).read("data.json") or {}
+        own = begun.get("vocabulary") if self.run.data.tokenizer is not None else None
+        return open_data(self.run, own)[1]
 
     @functools.cached_property
     def tokenizer(self) -> Any:

@@ -176,12 +176,15 @@ def of_tree(tree: Tree, workdir: str) -> RunSpec:
         raise UserError(f"{workdir} holds a run that this version cannot read: {e}") from e
 
 
-def open_data(run: RunSpec) -> tuple[RunSpec, dict[str, Dataset]]:
+def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dict[str, Dataset]]:
     """The data to train on, to evaluate on, and that of `data.tests` by its spelling; and the run
-    with the sizes of its model that come from the data. What does not fit is an error."""
+    with the sizes of its model that come from the data. What does not fit is an error.
+
+    `vocabulary` is that of the run, if it has begun: its tokenizer is not learned again.
+    """
     data, objective = run.data, run.objective.entry
     found = {
-        split: open_dataset(data.dataset, split, count, data.seed, reading=data.reading)
+        split: open_dataset(data.dataset, split, count, data.seed, vocabulary, data.reading)
         for split, count in {"train": data.examples, "valid": data.valid_examples}.items()
     }
     for text in data.tests:

@@ -75,7 +75,8 @@ def train(
     `patience` is for how many seconds to wait for another process to leave the folder, `expected`
     the id that the run had when it was planned.
     """
-    run, data = open_data(run)
+    begun = Folder(workdir).read("data.json") or {} if run.data.tokenizer is not None else {}
+    run, data = open_data(run, begun.get("vocabulary"))
     init = init_digest(run, workdir)
     name = identity(run, [dataset.fingerprint for dataset in data.values()], init)
     if expected not in (None, name):
