@@ -154,7 +154,7 @@ def mixed(named: Mapping[str, Dataset], times: Sequence[int], parts: bool) -> Da
     for (name, one), n in zip(named.items(), times, strict=True):
         if n != len(one):
             notes.append(f"{name}: its {len(one)} rows are {n} of an epoch")
-    own = {name: dataclasses.replace(one, **shape) for name, one in named.items() if parts}
+    own = {k: dataclasses.replace(one, notes=(), **shape) for k, one in named.items() if parts}
     return dataclasses.replace(
         first,
         read=read,
