@@ -176,7 +176,7 @@ def get_config():
 """
 
 
-def test_an_entry_of_a_users_own_counts_in_a_mixture(folder):
+def test_an_entry_of_a_users_own_counts_in_a_mixture(folder, own_tables):
     (folder / "own.py").write_text(OWN)
     run = spec.read(load(str(folder / "own.py")).to_dict())
     assert list(user_entries(run)) == ["DATASETS.mine"]
