@@ -37,6 +37,7 @@ def test_help_imports_nothing_heavy():
         ["bench"],
         ["bench", "attention"],
         ["bench", "compile"],
+        ["bench", "data"],
         ["bench", "growth"],
         ["bench", "nanogpt"],
         ["bench", "start"],

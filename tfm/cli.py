@@ -22,6 +22,7 @@ verbs
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
   bench train        time of a training step, beside plain Flax and PyTorch
+  bench data         time to make a batch, beside a model's step
   bench compile      compile time of scanned and unrolled layers
   bench growth       time and memory of a step as length, depth, batch, vocabulary, points grow
   bench start        time to the first step, and what a sweep spends besides steps
@@ -48,6 +49,7 @@ VERBS = {  # where each verb starts
 BENCHES = {
     "attention": "tfm.bench.attention:main",
     "compile": "tfm.bench.compile:main",
+    "data": "tfm.bench.data:main",
     "growth": "tfm.bench.growth:main",
     "nanogpt": "tfm.bench.nanogpt:main",
     "start": "tfm.bench.start:main",

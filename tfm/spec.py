@@ -27,8 +27,8 @@ class Named(str):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The entries of the table that it mentions."""
-        return names_in(self)
+        """The entries of the table that it mentions; those of a mixture stand in its options."""
+        return (*names_in(self), *getattr(self.entry, "mentions", ()))
 
     @classmethod
     def of(cls, text: str, entry: Any) -> Self:

@@ -74,7 +74,7 @@ def test_tensorboard_shows_what_the_log_says(tmp_path):
 
 
 def first_batch(run, data):
-    plan = loop.Epochs(len(data["train"]), run.data.batch, run.seed)
+    plan = loop.plan_of(run, data["train"])
     return loop.train_batch(run.objective.entry, data["train"], plan, run.seed, 0)
 
 

@@ -150,6 +150,8 @@ class Dataset:
     bytes_per_token: float | None = None  # text: of UTF-8, for each token that is scored
     words_per_token: float | None = None  # text
     counts: Callable[[], np.ndarray] | None = None  # how often each id is in the training split
+    lengths: Callable[[], np.ndarray] | None = None  # of each row, N1 or, of pairs, N2
+    parts: Mapping[str, "Dataset"] = dataclasses.field(default_factory=dict)  # of a mixture
     encode: Callable[[str], list[int]] | None = None
     decode: Callable[[Sequence[int] | np.ndarray], str] | None = None
     vocabulary: str | None = None  # what the ids and labels stand for, where files differ
@@ -182,6 +184,7 @@ class Source:
     """What an entry of DATASETS gives. Its options are checked; no file is opened yet."""
 
     seeded = True  # whether the seed decides which examples there are
+    mentions: tuple[str, ...] = ()  # other entries of DATASETS that it reads
 
     def with_reading(self, reading: "Reading") -> "Source":
         """The same data, read in another way."""
@@ -200,7 +203,7 @@ class Source:
         """The same data in ids of this vocabulary, where it has one of its own."""
         return self
 
-    def contents(self) -> Mapping[str, str]:
+    def contents(self) -> Mapping[str, Any]:
         """For each option that names a file, a hash of what the file holds."""
         return {}
 

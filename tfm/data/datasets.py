@@ -14,10 +14,33 @@ from typing import Any
 from tfm.data import files, grammars, nested, streams, synthetic, tables, tfds
 from tfm.data.corpus import Corpus
 from tfm.data.dataset import AS_IT_IS, Dataset, Reading, Source
+from tfm.data.mixture import Mixture, Task, checked
 from tfm.names import UserError, pick, read
 from tfm.spec import Named
 
 SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"}
+
+
+def mixture(
+    parts: tuple,
+    weights: tuple = (),
+    prefixes: tuple = (),
+    tokens: bool = False,
+    labels_as_text: bool = False,
+) -> Source:
+    """Several data sets as one: parts=('parallel(…)', 'table(…)').
+
+    `weights`: how often each is read; without them every row comes once in an epoch. Before each
+    row stands the text of `prefixes`, or with `tokens` a token that only its task has. One
+    tokenizer serves all. `labels_as_text`: labels are texts to be written, as in T5. Each part of
+    the validation split is also evaluated by itself.
+    """
+    tasks = [
+        Task(text, read(text, DATASETS, "data set"), weight, prefix)
+        for text, weight, prefix in checked(parts, weights, prefixes, tokens)
+    ]
+    return Mixture(tasks, tokens, labels_as_text, _fingerprint)
+
 
 DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
@@ -27,6 +50,7 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **streams.DATASETS,
     **tables.DATASETS,
     **tfds.DATASETS,
+    "mixture": mixture,
 }
 
 
@@ -53,7 +77,8 @@ def open_dataset(
 
 def takes_tokenizer(text: str) -> bool:
     """Whether a data set is text, whose ids a tokenizer gives."""
-    return isinstance(_source(text), Corpus)
+    source = _source(text)
+    return isinstance(source, Corpus) or (isinstance(source, Mixture) and source.is_text)
 
 
 def fingerprint(text: str) -> str:

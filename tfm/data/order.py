@@ -2,11 +2,14 @@
 
 import dataclasses
 import math
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from tfm.data.draws import hashed, key_of
+
+BLOCK = 1 << 16
 
 
 def permuted(count: int, key: int | np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -37,14 +40,48 @@ def permuted(count: int, key: int | np.ndarray, index: np.ndarray) -> np.ndarray
     return out
 
 
+def shuffled(count: int, key: int) -> np.ndarray:
+    """All numbers below `count`, in the order of `permuted`; some at a time, to save memory."""
+    out = np.zeros(count, np.int64)
+    for begin in range(0, count, BLOCK):
+        index = np.arange(begin, min(begin + BLOCK, count))
+        out[index] = permuted(count, key, index)
+    return out
+
+
+class Packing(NamedTuple):
+    """How examples stand in the rows of a batch, several in one."""
+
+    row_N: np.ndarray  # the row of each example; the first ones come first
+    rows: int
+    lengths: tuple[int, ...]  # positions of a row; of both sides, where there are two
+
+
+class Drawn(NamedTuple):
+    """What a step reads."""
+
+    rows: np.ndarray  # of the data set
+    max_length: int | None = None  # to which they are padded; None: as long as the data's longest
+    max_target: int | None = None
+    packing: Packing | None = None
+
+
+class Kind(NamedTuple):
+    """Batches of one shape: how many there are, as a share of all, and one that is such."""
+
+    share: float
+    drawn: Drawn
+
+
 class Plan(Protocol):
-    """Which rows of a data set make the batch of a step.
+    """Which rows of a data set make the batch of a step, and their shape: a function of the step
+    alone. The shape does not depend on the seed, so runs of different seeds can be stacked."""
 
-    Mixtures of data sets by weight, packing and length buckets are other plans: each must be a
-    function of the step alone, without memory that grows with the number of rows.
-    """
+    def draw(self, step: int) -> Drawn: ...
 
-    def rows(self, step: int) -> np.ndarray: ...
+    def kinds(self) -> Sequence[Kind]:
+        """The shapes that there are."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,3 +97,9 @@ class Epochs:
         place = int(step) * self.size + np.arange(self.size, dtype=np.int64)
         epoch, index = np.divmod(place, self.count)
         return permuted(self.count, hashed(key_of(self.seed, "order"), epoch), index)
+
+    def draw(self, step: int) -> Drawn:
+        return Drawn(self.rows(step))
+
+    def kinds(self) -> Sequence[Kind]:
+        return (Kind(1.0, self.draw(0)),)

@@ -101,6 +101,7 @@ class Records(Corpus):
             count=at_most(count, entry.facts["rows"], split),
             max_length=reader.max_length,
             max_target=reader.max_target,
+            lengths=reader.lengths,
             notes=(*notes(entry, split), *reader.notes(split)),
             **facts,
         )
@@ -229,6 +230,20 @@ class _Reader:
                 rows, lost = over[:, 1].sum(), ((over[:, 0] - limit) * over[:, 1]).sum()
                 value = getattr(self, key)
                 yield f"{split}: {rows} rows truncated to data.{key}={value}; {lost} tokens lost"
+
+    def lengths(self) -> np.ndarray:
+        """Of all rows, as they are read: N1, or N2 of pairs."""
+
+        def whole(name: str) -> np.ndarray:
+            return np.diff(self.entry[f"{name}_ends"][:], prepend=0)
+
+        first_N = whole(TOKENS) + self.added
+        if SECOND in self.entry:
+            first_N += whole(SECOND)
+        sides = [np.minimum(first_N, self.max_length)]
+        if TARGET in self.entry:
+            sides.append(np.minimum(whole(TARGET), self.max_target))
+        return np.stack(sides, 1).astype(np.int32)
 
     def __call__(self, rows: np.ndarray) -> Examples:
         room = self.max_length - self.added

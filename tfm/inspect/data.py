@@ -9,7 +9,8 @@
 The description of a split: how many examples, their lengths, what was truncated or left out, tokens
 that the tokenizer does not know, labels, and N examples (3) as the model sees them: what it reads,
 and what it must answer where that counts. Lengths and unknown tokens are those of the first 5,000
-examples. The cache is in $TFM_CACHE/data.
+examples. Of the training split: the shapes of its batches, and the padding in the first 100. The
+cache is in $TFM_CACHE/data.
 """
 
 from collections import Counter
@@ -25,11 +26,13 @@ from tfm.data.corpus import tokenizer_of
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import open_dataset
 from tfm.names import UserError
-from tfm.objectives.batches import eval_batches
+from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
+from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, read
 from tfm.tables import console, plain, table
 
 SAMPLE = 5000
+STEPS = 100
 
 
 def main(argv: Sequence[str]) -> None:
@@ -110,6 +113,8 @@ def describe(run: RunSpec, rows: int = 3) -> Iterator[str]:
         if reason is not None:
             yield f"  note       objective {str(run.objective)!r} {reason}"
             continue
+        if split == "train":
+            yield f"  batches    {batches(run, dataset)}"
         for number, example in enumerate(examples(run, dataset, rows)):
             for place, (name, text) in enumerate(example.items()):
                 yield f"  {'' if place else f'example {number}':<10} {name}: {text}"
@@ -153,6 +158,21 @@ def facts(dataset: Dataset) -> dict[str, str]:
     return found
 
 
+def batches(run: RunSpec, dataset: Dataset) -> str:
+    """The shapes of training batches, how often each comes, and how much of them is padding."""
+    objective, plan = run.objective.entry, plan_of(run, dataset)
+    kinds = each_shape(objective, dataset, plan)
+    shown = []
+    for share, batch in kinds:
+        tokens = [x for name, x in batch.inputs.items() if "valid" in name]
+        sizes = " + ".join(str(x.shape[1]) for x in tokens or [batch.labels] if x.ndim > 1)
+        often = f" ({share:.0%})" if len(kinds) > 1 else ""
+        shown.append(f"{len(batch.weights)} × {sizes}{often}" if sizes else f"{len(batch.weights)}")
+    made = (train_batch(objective, dataset, plan, run.seed, step) for step in range(STEPS))
+    read = np.sum([read_of(batch) for batch in made], 0)
+    return f"{', '.join(shown)}; {read[1] / max(read[0], 1):.1%} of the tokens are padding"
+
+
 def _lengths(lengths: np.ndarray) -> str:
     middle, most = np.percentile(lengths, [50, 95])
     return f"mean {lengths.mean():.1f}, median {middle:.0f}, 95 % up to {most:.0f}"
@@ -171,7 +191,8 @@ def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, st
             axis = name.rpartition("_")[2]
             valid = [v for k, v in batch.inputs.items() if "valid" in k and k.endswith(axis)]
             ids = x[row][valid[0][row]] if valid else x[row]
-            shown[name] = " ".join(map(str, ids)) if "segment" in name else show(ids)
+            beside = name.rpartition("_")[0].endswith(BESIDE)
+            shown[name] = " ".join(map(str, ids)) if beside else show(ids)
         labels, weights = np.asarray(batch.labels)[row], np.asarray(batch.weights)[row]
         wanted = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
         if dataset.form == "labels" and dataset.classes is None:
@@ -192,7 +213,12 @@ def _tokens(dataset: Dataset) -> Callable[[Any], str]:
     tokenizer = tokenizer_of(dataset.vocabulary)
     if tokenizer is not None:
         between = "|" if tokenizer.spaced else " "
-        return lambda ids: between.join(tokenizer.tokens(ids))
+        return lambda ids: between.join(
+            f"<task {id_ - tokenizer.vocab}>"
+            if id_ >= tokenizer.vocab
+            else tokenizer.tokens([id_])[0]
+            for id_ in ids
+        )
     if dataset.decode is not None:
         return dataset.decode
     return lambda ids: " ".join(map(str, ids))

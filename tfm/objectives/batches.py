@@ -1,22 +1,77 @@
 """Batches as functions of (seed, step). There is no iterator whose state could be lost: a run that
 is resumed anywhere sees what it would have seen."""
 
-from collections.abc import Iterator
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tfm.data.dataset import Dataset
 from tfm.data.draws import key_of
-from tfm.data.order import Plan
+from tfm.data.order import Drawn, Plan
 from tfm.objectives.base import Batch, Objective, Targets
+from tfm.objectives.packing import packed
 
 VALID = ("valid_BT", "source_valid_BS", "decoder_valid_BT")
+BESIDE = ("segment", "pos", "types", "reach")  # inputs that go with tokens, and are none
 
 
 def train_batch(objective: Objective, dataset: Dataset, plan: Plan, seed: int, step: int) -> Batch:
     """The batch of a step. What the objective draws is a function of (seed, step) too."""
-    rng = _rng(key_of(seed, "objective"), step)
-    return _prepare(objective, dataset, plan.rows(step), rng)
+    return _drawn(objective, dataset, plan.draw(step), _rng(key_of(seed, "objective"), step))
+
+
+class Share(NamedTuple):
+    """A batch, and the share of all batches that have its shape."""
+
+    share: float
+    batch: Batch
+
+
+def each_shape(objective: Objective, dataset: Dataset, plan: Plan) -> Sequence[Share]:
+    """One batch of every shape that a plan has."""
+    rng = np.random.default_rng(0)
+    return [Share(kind.share, _drawn(objective, dataset, kind.drawn, rng)) for kind in plan.kinds()]
+
+
+def _drawn(objective: Objective, dataset: Dataset, drawn: Drawn, rng: np.random.Generator) -> Batch:
+    dataset = shaped(dataset, drawn.max_length, drawn.max_target)
+    batch = _prepare(objective, dataset, drawn.rows, rng)
+    return batch if drawn.packing is None else packed(batch, drawn.packing)
+
+
+@functools.lru_cache(maxsize=64)
+def shaped(dataset: Dataset, max_length: int | None, max_target: int | None = None) -> Dataset:
+    """The data set for rows of a bucket, which are padded to these lengths."""
+    given = {"max_length": max_length, "max_target": max_target}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(dataset, **changes) if changes else dataset  # type: ignore[arg-type]
+
+
+class Read(NamedTuple):
+    """How many tokens a model reads of a batch."""
+
+    tokens: int  # with padding, since it is computed as well
+    padding: int
+
+
+def tokens_in(batch: Batch) -> int:
+    """How many tokens a model reads of a batch; padding counts, since it is computed as well."""
+    return read_of(batch).tokens
+
+
+def read_of(batch: Batch) -> Read:
+    tokens = padding = 0
+    valid = {name[-1]: x for name, x in batch.inputs.items() if "valid_B" in name}
+    for name, x in batch.inputs.items():
+        if x.dtype.kind not in "iu" or name.rpartition("_")[0].endswith(BESIDE):
+            continue
+        tokens += x.size
+        real = valid.get(name[-1])
+        padding += 0 if real is None else x.size - int(np.sum(real))
+    return Read(tokens, padding)
 
 
 def eval_batches(objective: Objective, dataset: Dataset, size: int) -> Iterator[Batch]:

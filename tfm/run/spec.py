@@ -1,6 +1,7 @@
 """What a run is: a model, its data, its objective, and how it is trained."""
 
 import dataclasses
+import inspect
 import os
 import re
 from typing import Any
@@ -39,7 +40,10 @@ class DataSpec(Spec):
     max_target: int | None = size(None)  # the same for the second side of a pair
     bad: Named = choice(lambda: HOW_BAD, "error")  # lines that cannot be read
     seed: int = field(0, least=0)  # which examples there are; the order is the run's
-    batch: int = size(64)
+    batch: int = size(64)  # rows
+    batch_tokens: int | None = size(None)  # instead of `batch`: tokens at most, with padding
+    buckets: int | None = size(None)  # shapes at most, for rows of like length; None: one for all
+    pack: int | tuple[int, ...] | None = size(None)  # positions of rows that hold several; by side
     eval_batch: int = size(64)
 
     @property
@@ -48,6 +52,8 @@ class DataSpec(Spec):
         return Reading(self.tokenizer, self.max_length, self.max_target, str(self.bad))
 
     def check(self) -> None:
+        if self.buckets is not None and self.pack is not None:
+            raise SpecError("buckets", "{key} and pack: packed rows have one shape; choose one")
         if len(set(self.tests)) < len(self.tests):
             raise SpecError("tests", f"{{key}}={tuple(map(str, self.tests))} names one twice")
         if self.seed and not getattr(self.dataset.entry, "seeded", True):
@@ -127,7 +133,14 @@ class RunSpec(Spec):
                 f"{{key}}={str(self.optimizer.schedule)!r}: a warm-up of {warmup} steps is longer "
                 f"than train.steps={self.train.steps}",
             )
-        if self.data.batch % self.train.accumulate:
+        call = inspect.signature(build.MODELS[family].__call__).parameters
+        if self.data.pack is not None and not any("segment" in name for name in call):
+            raise SpecError(
+                "data.pack",
+                f"{{key}}={self.data.pack}: a model of the family {family!r} cannot keep packed "
+                "rows apart; attention can",
+            )
+        if self.data.batch_tokens is None and self.data.batch % self.train.accumulate:
             raise SpecError(
                 "train.accumulate",
                 f"{{key}}={self.train.accumulate} must divide data.batch={self.data.batch}",
@@ -183,6 +196,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
             found["train"].vocabulary,
             data.reading,
         )
+    found |= {f"valid, {name}": part for name, part in found["valid"].parts.items()}
     model = run.model
     for name, dataset in found.items():
         reason = objective.refuses(dataset)

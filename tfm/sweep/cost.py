@@ -8,10 +8,8 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from tfm.data.dataset import Dataset
-from tfm.data.order import Epochs
-from tfm.objectives.base import Batch
-from tfm.objectives.batches import train_batch
+from tfm.objectives.batches import each_shape
+from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, open_data
 from tfm.sweep.plan import Job
 from tfm.train import loop
@@ -40,7 +38,7 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
     known: dict[Any, Cost] = {}
     found = []
     for job in jobs:
-        key = loop.structure(job.run)[0], job.run.data.dataset, job.run.data.batch
+        key = loop.structure(job.run)[0], job.run.data
         if key not in known:
             known[key] = _step_cost(job.run)
         step = known[key]
@@ -50,16 +48,11 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
 
 def _step_cost(run: RunSpec) -> Cost:
     run, data = open_data(run)
-    batch = _first_batch(run, data["train"])
+    shapes = each_shape(run.objective.entry, data["train"], plan_of(run, data["train"]))
     init, _, _ = loop.compiled(run)
-    state = jax.eval_shape(init, batch, jnp.uint32(0))
+    state = jax.eval_shape(init, shapes[0].batch, jnp.uint32(0))
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    return Cost(parameters, loop.train_flops(run, batch) // run.train.steps)
-
-
-def _first_batch(run: RunSpec, dataset: Dataset) -> Batch:
-    plan = Epochs(len(dataset), run.data.batch, run.seed)
-    return train_batch(run.objective.entry, dataset, plan, run.seed, 0)
+    return Cost(parameters, loop.train_flops(run, shapes) // run.train.steps)
 
 
 def cheapest(jobs: Sequence[Job], costs: Sequence[Cost]) -> Job | None:
@@ -74,7 +67,8 @@ def speed(run: RunSpec) -> Speed:
     start = time.monotonic()
     run, data = open_data(run)
     opened = time.monotonic()
-    batch = _first_batch(run, data["train"])
+    plan = plan_of(run, data["train"])
+    batch = each_shape(run.objective.entry, data["train"], plan)[0].batch
     init, train_step, eval_step = loop.compiled(run)
     numbers = loop.numbers_of(run)
     state = train_step(init(batch, jnp.uint32(0)), batch, numbers)
@@ -84,7 +78,7 @@ def speed(run: RunSpec) -> Speed:
     while time.monotonic() < compiled + TEST_SECONDS:
         state = jax.block_until_ready(train_step(state, batch, numbers))
         steps += 1
-    flops = loop.train_flops(run, batch) / run.train.steps * steps
+    flops = loop.step_flops(run, batch) * steps
     return Speed(flops / (time.monotonic() - compiled), compiled - opened, opened - start)
 
 

@@ -48,7 +48,8 @@ class Job:
     def compiles(self) -> Any:
         """Runs for which this is equal share their compilation."""
         data = self.run.data
-        return structure(self.run), data.dataset, data.tests, data.batch, data.eval_batch
+        shapes = data.batch, data.batch_tokens, data.buckets, data.pack, data.eval_batch
+        return structure(self.run), data.dataset, data.tests, data.reading, shapes
 
 
 def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:

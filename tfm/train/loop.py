@@ -13,7 +13,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -22,7 +22,6 @@ from jax import numpy as jnp
 from tfm.checkpoint import Checkpoints
 from tfm.config import copy_source, user_entries
 from tfm.data.dataset import Dataset
-from tfm.data.order import Epochs
 from tfm.data.prefetch import Prefetch
 from tfm.evaluate import answers, leaks
 from tfm.evaluate.floors import floors
@@ -32,8 +31,9 @@ from tfm.inspect import describe
 from tfm.models import build
 from tfm.names import UserError
 from tfm.objectives.base import Batch
-from tfm.objectives.batches import eval_batches, train_batch
+from tfm.objectives.batches import Read, Share, each_shape, eval_batches, read_of, train_batch
 from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, TrainSpec, open_data
 from tfm.runtime import check_memory
 from tfm.spec import Named, flat, to_tree
@@ -127,7 +127,7 @@ def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> N
     found, cure = answers.find_shown_answer(objective, valid, size), answers.CURE
     if found is None and objective.labels_in is not None:
         init, _, eval_step = compiled(run)
-        plan = Epochs(len(data["train"]), run.data.batch, run.seed)
+        plan = plan_of(run, data["train"])
         first = train_batch(objective, data["train"], plan, run.seed, 0)
         check_memory(jax.eval_shape(init, first, jnp.uint32(run.seed)))
         variables = init(first, jnp.uint32(run.seed)).variables()
@@ -157,12 +157,13 @@ class _Training:
         self.spec, self.name, self.folder, self.data = run, name, folder, data
         self.watcher, self.stop = watcher, stop
         self.objective = run.objective.entry
-        self.plan = Epochs(len(data["train"]), run.data.batch, run.seed)
+        self.plan = plan_of(run, data["train"])
         self.init, self.train_step, self.eval_step = compiled(run)
         self.numbers = numbers_of(run)
         self.checkpoints = Checkpoints(folder.path, run.train.keep)
         self.board = Board(folder.path / "tensorboard")
         self.first = self._batch(0)
+        self.shapes = each_shape(self.objective, data["train"], self.plan)
         self.share = _schedule(run.optimizer.schedule, run.train.steps)
 
     def run(self) -> dict[str, Any]:
@@ -180,16 +181,19 @@ class _Training:
         logged = begin % train.log_every == 0 or begin == train.steps
         if logged and int(state.diverged) >= 0:  # killed between its last save and its end
             return self._finish(state, "diverged")
-        with Prefetch(self._batch, begin, train.steps) as batches:
+        self.read = [read_of(self._batch(step)) for step in range(_logged(begin, train), begin)]
+        with Prefetch(self._counted, begin, train.steps) as batches:
             return self._steps(state, batches)
 
-    def _steps(self, state: TrainState, batches: Prefetch[Batch]) -> dict[str, Any]:
+    def _steps(self, state: TrainState, batches: Prefetch[tuple[Batch, Read]]) -> dict[str, Any]:
         train = self.spec.train
         eval_every = train.eval_every or train.steps
         save_every = train.save_every or eval_every
         self.clock = time.monotonic()
         for done in range(int(state.step) + 1, train.steps + 1):
-            state = self.train_step(state, batches.next(), self.numbers)
+            batch, read = batches.next()
+            self.read.append(read)
+            state = self.train_step(state, batch, self.numbers)
             last = done == train.steps
             logs = done % train.log_every == 0 or last
             if logs:
@@ -245,9 +249,14 @@ class _Training:
     def _batch(self, step: int) -> Batch:
         return train_batch(self.objective, self.data["train"], self.plan, self.spec.seed, step)
 
-    def _log(self, done: int, state: TrainState, batches: Prefetch[Batch]) -> TrainState:
+    def _counted(self, step: int) -> tuple[Batch, Read]:
+        batch = self._batch(step)
+        return batch, read_of(batch)
+
+    def _log(self, done: int, state: TrainState, batches: Prefetch[Any]) -> TrainState:
         sums = {name: float(x) for name, x in jax.device_get(state.metrics).items()}
         count, taken = max(sums["count"], 1.0), max(sums["steps"], 1.0)
+        tokens = sum(read.tokens for read in self.read)
         peak, now = self.spec.optimizer.learning_rate, jnp.int32(done - 1)
         self._write(
             {
@@ -258,12 +267,13 @@ class _Training:
                 "gradient": sums["norm"] / taken,
                 "learning_rate": peak * float(self.share(now)),
                 "skipped": int(state.skipped),
-                "tokens": int(taken) * tokens_in(self.first),
+                "tokens": tokens,
+                "padding": sum(read.padding for read in self.read) / max(tokens, 1),
                 "seconds": time.monotonic() - self.clock,
                 "wait": batches.waited,
             }
         )
-        self.clock, batches.waited = time.monotonic(), 0.0
+        self.clock, batches.waited, self.read = time.monotonic(), 0.0, []
         return state.replace(metrics=steps.zero_metrics())
 
     def _evaluate(self, done: int, state: TrainState) -> float:
@@ -291,7 +301,8 @@ class _Training:
             "steps": int(state.step),
             "skipped": int(state.skipped),
             "parameters": sum(x.size for x in jax.tree.leaves(state.params)),
-            "flops": train_flops(self.spec, self.first),
+            "flops": train_flops(self.spec, self.shapes),
+            "shapes": len(self.shapes),
             "limits": {
                 "best": self.data["valid"].best and self.data["valid"].best.token,
                 "floors": floors(self.objective, self.data["train"], self.data["valid"]),
@@ -311,9 +322,9 @@ class _Training:
         return without_nonfinite(summary)
 
 
-def tokens_in(batch: Batch) -> int:
-    """How many tokens a model reads of a batch; padding counts, since it is computed as well."""
-    return sum(x.size for x in batch.inputs.values() if x.dtype.kind in "iu")
+def _logged(step: int, train: TrainSpec) -> int:
+    """The step of the last line of the log."""
+    return step - step % train.log_every
 
 
 def _loss(line: Mapping[str, Any]) -> float:
@@ -325,10 +336,14 @@ def _without(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in ("split", *TIMES)}
 
 
-def train_flops(run: RunSpec, batch: Batch) -> int:
-    """Forward and backward over all steps, for batches of this shape; not the optimiser's."""
+def train_flops(run: RunSpec, shapes: Sequence[Share]) -> int:
+    """Forward and backward over all steps, for batches of these shapes; not the optimiser's."""
+    return round(sum(run.train.steps * one.share * step_flops(run, one.batch) for one in shapes))
+
+
+def step_flops(run: RunSpec, batch: Batch) -> int:
     shapes = {name: (x.shape, x.dtype.name) for name, x in batch.inputs.items()}
-    return run.train.steps * _step_flops(structure(run)[0], tuple(shapes.items()), _own(run))
+    return _step_flops(structure(run)[0], tuple(shapes.items()), _own(run))
 
 
 @functools.lru_cache(maxsize=64)

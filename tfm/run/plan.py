@@ -1,0 +1,77 @@
+"""The plan of a run: which rows stand in the batch of each step, and in which shape."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from tfm.data.buckets import Buckets, into_buckets
+from tfm.data.dataset import Dataset
+from tfm.data.lengths import lengths_of
+from tfm.data.order import Epochs, Plan
+from tfm.data.packing import PackedRows, into_rows
+from tfm.names import UserError
+from tfm.objectives.base import Objective
+from tfm.objectives.batches import shaped, tokens_in
+from tfm.objectives.packing import positions
+from tfm.run.spec import RunSpec
+
+
+def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
+    """The plan by which a run reads its training data."""
+    data, objective = run.data, run.objective.entry
+    if data.pack is None and data.buckets is None:
+        return Epochs(len(dataset), _size(run, partial(_width, objective, dataset, 0)), run.seed)
+    key = "pack" if data.pack is not None else "buckets"
+    if not dataset.padded:
+        raise UserError(
+            f"data.{key}={getattr(data, key)}: all rows of data.dataset={str(data.dataset)!r} have "
+            "the same length, so there is no padding to save"
+        )
+    lengths_NS = lengths_of(dataset)
+    if data.pack is not None:
+        return _packed(run, dataset, lengths_NS)
+    found = into_buckets(lengths_NS, data.buckets or 1)
+    rows = found.order[np.cumsum([0, *found.counts[:-1]])].tolist()  # one of each bucket
+    sizes = [
+        _size(run, partial(_width, objective, shaped(dataset, *edge), row))
+        for edge, row in zip(found.edges, rows, strict=True)
+    ]
+    return Buckets(found, tuple(sizes), run.seed)
+
+
+def _packed(run: RunSpec, dataset: Dataset, lengths_NS: np.ndarray) -> Plan:
+    taken_NS = positions(run.objective.entry, dataset, lengths_NS)
+    sides, pack = taken_NS.shape[1], run.data.pack
+    given = (pack,) if isinstance(pack, int) else tuple(pack or ())
+    if len(given) not in (1, sides):
+        raise UserError(f"data.pack={pack}: give one number, or {sides}, one for each side")
+    room = given * sides if len(given) == 1 else given
+    longest = taken_NS.max(0).tolist()
+    if any(most > own for most, own in zip(longest, room, strict=True)):
+        need = ", ".join(map(str, longest))
+        raise UserError(
+            f"data.pack={pack}: the longest row takes {need} positions; write more, or truncate "
+            "rows with data.max_length and data.max_target"
+        )
+    return PackedRows(into_rows(taken_NS, room), _size(run, lambda: sum(room)), run.seed)
+
+
+def _size(run: RunSpec, width: Callable[[], int]) -> int:
+    """How many rows of `width` tokens make a batch."""
+    data, parts = run.data, run.train.accumulate
+    if data.batch_tokens is None:
+        return data.batch
+    size = data.batch_tokens // width() // parts * parts
+    if not size:
+        raise UserError(
+            f"data.batch_tokens={data.batch_tokens} is too little: a row has {width()} tokens, and "
+            f"a batch at least train.accumulate={parts} rows"
+        )
+    return size
+
+
+def _width(objective: Objective, dataset: Dataset, row: int) -> int:
+    """How many tokens a model reads of a row, with padding."""
+    examples = dataset.take(np.array([row]))
+    return tokens_in(objective.prepare(examples, dataset, np.random.default_rng(0)))
