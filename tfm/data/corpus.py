@@ -203,6 +203,12 @@ def tokenizer_of(vocabulary: str | None) -> Tokenizer | None:
         return None
 
 
+def meaning_of_ids(vocabulary: str | None) -> str | None:
+    """What the token ids of a vocabulary stand for, whatever its labels are."""
+    tokenizer = tokenizer_of(vocabulary)
+    return vocabulary if tokenizer is None else tokenizer.digest
+
+
 @functools.lru_cache(maxsize=16)
 def _known(vocabulary: str) -> dict[str, Any]:
     try:

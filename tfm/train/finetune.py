@@ -10,6 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tfm.checkpoint import Checkpoints, evaluated
+from tfm.data.corpus import meaning_of_ids
 from tfm.folder import Folder
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.names import UserError
@@ -76,7 +77,7 @@ def initial_variables(
 
 def _check_ids(folder: str, known: Mapping[str, Any], vocab: int, vocabulary: str | None) -> None:
     """Raise if an id of the other run's data means something else here."""
-    if known.get("vocabulary") == vocabulary:
+    if meaning_of_ids(known.get("vocabulary")) == meaning_of_ids(vocabulary):
         return
     what = "its token ids stand for other tokens than this run's"
     if known["vocab"] != vocab:
