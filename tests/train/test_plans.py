@@ -20,14 +20,15 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TFM_CACHE", str(tmp_path / "cache"))
 
 
-def run_of(objective="seq2seq", family="encoder_decoder", seed=0, **data):
+def run_of(objective="seq2seq", family="encoder_decoder", seed=0, model=None, **data):
     transformer = {"width": 8, "layers": 1, "max_length": 32, "attention": {"heads": 2},
                    "feedforward": {"width": 8}, "dropout": {"residual": 0.1}}  # fmt: skip
     recurrent = {"width": 4, "hidden": 8, "cell": "gru"}
     return spec.read({
         "seed": seed,
         "objective": objective,
-        "model": {"family": family, **(recurrent if family == "recurrent" else transformer)},
+        "model": {"family": family, **(recurrent if family == "recurrent" else transformer),
+                  **(model or {})},
         "data": {"dataset": "copy(length=12, min_length=2, vocab=8)", "examples": 200,
                  "valid_examples": 10, "eval_batch": 10, "batch": 8, **data},
         "train": {"steps": 10, "log_every": 4, "save_every": 3, "eval_every": 10, "keep": 9},
@@ -144,9 +145,11 @@ def test_shapes_are_those_of_every_seed():
 
 
 DYCK = dict(objective="next_token", family="recurrent", dataset="dyck(length=8)")
+CONVOLUTION = dict(objective="next_token", family="decoder", model={"mixer": "convolution"})
 BAD = {
     "choose one": dict(buckets=2, pack=40),
     "cannot keep packed rows apart": dict(pack=40, objective="next_token", family="recurrent"),
+    "data.pack=40: mixer='convolution' cannot keep the segments": dict(pack=40, **CONVOLUTION),
     "the longest row takes 12, 13 positions": dict(pack=(12, 12)),
     "give one number, or 1": dict(pack=(30, 30), objective="next_token", family="decoder"),
     "batch_tokens=20 is too little: a row has 25 tokens": dict(batch_tokens=20),

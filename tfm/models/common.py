@@ -38,8 +38,11 @@ def visible(
 
 def check_packed(spec: BlockSpec, segment_BT: Array | None) -> None:
     """Raise if rows are packed, but a part of the model would mix what is packed into one."""
-    if segment_BT is None:
-        return
+    if segment_BT is not None:
+        check_packable(spec)
+
+
+def check_packable(spec: BlockSpec) -> None:
     parts = {
         f"mixer={spec.mixer!r}": spec.used_mixer is None or spec.attends,
         f"norm.kind={spec.norm.kind!r}": getattr(spec.norm.kind.entry, "causal", True),

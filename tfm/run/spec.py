@@ -15,6 +15,7 @@ from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.models import build
+from tfm.models.common import check_packable
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 from tfm.objectives.base import Objective
@@ -133,18 +134,24 @@ class RunSpec(Spec):
                 f"{{key}}={str(self.optimizer.schedule)!r}: a warm-up of {warmup} steps is longer "
                 f"than train.steps={self.train.steps}",
             )
-        call = inspect.signature(build.MODELS[family].__call__).parameters
-        if self.data.pack is not None and not any("segment" in name for name in call):
-            raise SpecError(
-                "data.pack",
-                f"{{key}}={self.data.pack}: a model of the family {family!r} cannot keep packed "
-                "rows apart; attention can",
-            )
+        if self.data.pack is not None:
+            self._check_pack()
         if self.data.batch_tokens is None and self.data.batch % self.train.accumulate:
             raise SpecError(
                 "train.accumulate",
                 f"{{key}}={self.train.accumulate} must divide data.batch={self.data.batch}",
             )
+
+    def _check_pack(self) -> None:
+        family = self.model.family
+        takes = inspect.signature(build.MODELS[family].__call__).parameters
+        reason = f"a model of the family {family!r} cannot keep packed rows apart; attention can"
+        if any("segment" in name for name in takes):
+            try:
+                return check_packable(self.model)  # type: ignore[arg-type]
+            except UserError as e:
+                reason = str(e)
+        raise SpecError("data.pack", f"{{key}}={self.data.pack}: {reason}")
 
 
 def _families(entry: Any) -> tuple[str, ...]:
