@@ -73,6 +73,7 @@ def test_numbers_are_finite(number, capsys, tmp_path):
     assert "optimizer.weight_decay" in text
 
 
+@pytest.mark.usefixtures("own_tables")
 def test_a_mistake_in_code_of_ones_own_is_told_with_its_line(tmp_path, capsys):
     idea = tmp_path / "idea.py"
     idea.write_text(f"""
