@@ -15,7 +15,7 @@ from tfm import config
 from tfm.evaluate.main import evaluate
 from tfm.names import UserError
 from tfm.run import spec
-from tfm.train import loop
+from tfm.train import loop, structure
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 
@@ -79,30 +79,30 @@ def first_batch(run, data):
 
 
 def test_learning_rate_decay_dropout_and_seed_are_data():
-    _, train_step, _ = loop.compiled(spec.open_data(load())[0])
+    _, train_step, _ = structure.compiled(spec.open_data(load())[0])
     known = 0
     for change in (
         ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.2", "seed=7",
          "model.dropout.residual=0.3", "train.ema=0.5", "optimizer.clip=0.3"]
     ):  # fmt: skip
         run, data = spec.open_data(load("decoder", change, "train.steps=40"))
-        init, own_step, _ = loop.compiled(run)
+        init, own_step, _ = structure.compiled(run)
         assert own_step is train_step
         batch = first_batch(run, data)
-        train_step(init(batch, jnp.uint32(run.seed)), batch, loop.numbers_of(run))
+        train_step(init(batch, jnp.uint32(run.seed)), batch, structure.numbers_of(run))
         known = known or train_step._cache_size()
         assert train_step._cache_size() == known, change
     without, _ = spec.open_data(load("decoder", "optimizer.weight_decay=None"))
-    assert loop.compiled(without)[1] is not train_step
+    assert structure.compiled(without)[1] is not train_step
 
 
 def test_accumulated_gradients_are_those_of_the_whole():
     after = []
     for changes in ([], ["train.accumulate=4"]):
         run, data = spec.open_data(load("recurrent", *changes))
-        init, train_step, _ = loop.compiled(run)
+        init, train_step, _ = structure.compiled(run)
         batch = first_batch(run, data)
-        after.append(train_step(init(batch, jnp.uint32(0)), batch, loop.numbers_of(run)))
+        after.append(train_step(init(batch, jnp.uint32(0)), batch, structure.numbers_of(run)))
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, after[0].params, after[1].params)
 

@@ -34,7 +34,7 @@ from tfm.run.spec import open_data, read
 from tfm.runtime import keep_memory
 from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
 from tfm.tables import console, table
-from tfm.train import loop
+from tfm.train import structure
 
 TRANSFORMER = {
     "family": "encoder_decoder",
@@ -210,8 +210,8 @@ def _row(name: Named, spec: DataBench) -> Row:
         return [train_batch(objective, train, plan, run.seed, step) for step in range(spec.steps)]
 
     batches = make()
-    init, train_step, _ = loop.compiled(run)
-    numbers = loop.numbers_of(run)
+    init, train_step, _ = structure.compiled(run)
+    numbers = structure.numbers_of(run)
     state = init(batches[0], np.uint32(0))
 
     def take() -> None:

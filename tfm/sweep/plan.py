@@ -20,7 +20,7 @@ from tfm.sweep.labels import config_names, label, label_keys
 from tfm.sweep.space import Point, within
 from tfm.sweep.study import Study
 from tfm.train.identity import identity, init_digest
-from tfm.train.loop import structure
+from tfm.train.structure import structure
 
 GROUPS: dict[str, type[Spec]] = {
     name: hint

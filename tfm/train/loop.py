@@ -6,42 +6,38 @@ part of the state, and lines that a checkpoint does not cover are written again.
 """
 
 import contextlib
-import dataclasses
-import functools
 import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
 from jax import numpy as jnp
 
 from tfm.checkpoint import Checkpoints
-from tfm.config import copy_source, user_entries
+from tfm.config import copy_source
 from tfm.data.dataset import Dataset
 from tfm.data.prefetch import Prefetch
 from tfm.evaluate import answers, leaks
 from tfm.evaluate.floors import floors
 from tfm.evaluate.metrics import measured
 from tfm.folder import Damaged, Folder, disk_errors, without_nonfinite
-from tfm.inspect import describe
-from tfm.models import build
 from tfm.names import UserError
 from tfm.objectives.base import Batch
-from tfm.objectives.batches import Read, Share, each_shape, eval_batches, read_of, train_batch
-from tfm.optim.optimizer import OptimizerSpec
+from tfm.objectives.batches import Read, each_shape, eval_batches, read_of, train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, TrainSpec, open_data
 from tfm.runtime import check_memory
-from tfm.spec import Named, flat, to_tree
+from tfm.spec import flat, to_tree
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
 from tfm.train.identity import identity, init_digest, is_stale, profiles, record_profile
 from tfm.train.step import TrainState
+from tfm.train.structure import compiled, numbers_of, schedule, train_flops
 from tfm.user_files import SOURCE
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
@@ -164,7 +160,7 @@ class _Training:
         self.board = Board(folder.path / "tensorboard")
         self.first = self._batch(0)
         self.shapes = each_shape(self.objective, data["train"], self.plan)
-        self.share = _schedule(run.optimizer.schedule, run.train.steps)
+        self.share = schedule(run.optimizer.schedule, run.train.steps)
 
     def run(self) -> dict[str, Any]:
         try:
@@ -334,76 +330,6 @@ def _loss(line: Mapping[str, Any]) -> float:
 
 def _without(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in ("split", *TIMES)}
-
-
-def train_flops(run: RunSpec, shapes: Sequence[Share]) -> int:
-    """Forward and backward over all steps, for batches of these shapes; not the optimiser's."""
-    return round(sum(run.train.steps * one.share * step_flops(run, one.batch) for one in shapes))
-
-
-def step_flops(run: RunSpec, batch: Batch) -> int:
-    shapes = {name: (x.shape, x.dtype.name) for name, x in batch.inputs.items()}
-    return _step_flops(structure(run)[0], tuple(shapes.items()), _own(run))
-
-
-@functools.lru_cache(maxsize=64)
-def _step_flops(model: Any, shapes: Any, own: Any) -> int:
-    inputs = {name: jax.ShapeDtypeStruct(*what) for name, what in shapes}
-    return describe.flops(model, inputs)[1].total
-
-
-def numbers_of(run: RunSpec) -> steps.Numbers:
-    """What of a run is given to its compiled step as arrays."""
-    return steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
-
-
-def compiled(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """init, train_step and eval_step; runs that differ only in numbers share them."""
-    return _compiled(*structure(run), _own(run))
-
-
-def _own(run: RunSpec) -> tuple[Any, ...]:
-    """The user's own entries: a spec names them, but an edited one is another."""
-    return tuple(user_entries(run).items())
-
-
-def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
-    """What is compiled: the run without its numbers. Its sizes are those of `open_data`."""
-    model: Any = run.model
-    if hasattr(model, "dropout"):
-        on = {site: _on(rate) for site, rate in build.rates(model).items()}
-        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **on))
-    opt = dataclasses.replace(
-        run.optimizer,
-        learning_rate=1.0,
-        weight_decay=_on(run.optimizer.weight_decay),
-        clip=_on(run.optimizer.clip),
-        factors=(1.0,) * len(run.optimizer.factors),
-    )
-    train = TrainSpec(
-        steps=run.train.steps,
-        accumulate=run.train.accumulate,
-        ema=_on(run.train.ema),
-        label_smoothing=_on(run.train.label_smoothing),
-        loss_chunk=run.train.loss_chunk,
-        on_nonfinite=run.train.on_nonfinite,
-    )
-    return model, run.objective, opt, train
-
-
-def _on(value: float | None) -> float | None:
-    """Whether it is on is structure; how much it is, is not."""
-    return None if value is None else 0.5
-
-
-@functools.lru_cache(maxsize=16)
-def _compiled(model: Any, objective: Named, opt: OptimizerSpec, train: TrainSpec, own: Any) -> Any:
-    return steps.compiled(build.model(model), objective.entry, opt, train)
-
-
-@functools.lru_cache(maxsize=16)
-def _schedule(schedule: Named, steps: int) -> Callable[[Any], Any]:
-    return jax.jit(lambda step: schedule.entry(step, steps))
 
 
 class _Interrupts:
