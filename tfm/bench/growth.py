@@ -40,7 +40,7 @@ class GrowthBench(Spec):
     depths: tuple[int, ...] = size((2, 4, 8, 16))
     batches: tuple[int, ...] = size((2, 8, 32, 128))
     vocabs: tuple[int, ...] = size((256, 1024, 4096, 16384))
-    loss_chunk: int = size(64)
+    loss_chunk: int = size(16)
     points: tuple[int, ...] = size((10, 100, 1000, 10000))
     layers: int = size(2)
     heads: int = size(4)

@@ -9,6 +9,7 @@ from typing import Any
 from tfm.names import UserError
 
 MARKS = "osD^vP*X"
+MOST_TICKS = 6  # sizes that are written below an axis
 # Okabe & Ito 2008: told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
 
@@ -72,6 +73,10 @@ def draw(rows: Sequence[Sequence[Panel]], path: str) -> None:
                 xs, ys = zip(*points, strict=True)
                 axis.plot(xs, ys, label=name, marker=MARKS[n], color=COLOURS[n], linewidth=1)
             axis.set(xscale="log", yscale="log", title=panel.title, xlabel=panel.x, ylabel=panel.y)
+            sizes = sorted({x for points in panel.curves.values() for x, _ in points})
+            if len(sizes) <= MOST_TICKS:  # else powers of ten
+                axis.set_xticks(sizes, [f"{x:g}" for x in sizes])
+                axis.xaxis.minorticks_off()
             axis.grid(alpha=0.3)
             axis.legend()
     figure.savefig(path, dpi=150)
