@@ -5,7 +5,8 @@ Marelli et al. 2014. The argument is the model, from random weights:
   tfm train --config=configs/text/sick.py:encoder --workdir=runs/sick_encoder
 
 reads sick/SICK_*.txt from the folder $TFM_DATA. To the encoder, the types of their tokens tell the
-two sentences apart; the others read one after the other.
+two sentences apart; the others read one after the other. Accuracy on the trial set (500 pairs, seed
+0): encoder 0.594, where the most frequent answer has 0.564. The others were not run yet.
 """
 
 from ml_collections import ConfigDict

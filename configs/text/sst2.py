@@ -4,7 +4,9 @@ Socher et al. 2013; Wang et al. 2019. The argument is the model, from random wei
 
   tfm train --config=configs/text/sst2.py:lstm --workdir=runs/sst2_lstm
 
-reads sst2/train.tsv and dev.tsv from the folder $TFM_DATA.
+reads sst2/train.tsv and dev.tsv from the folder $TFM_DATA and takes three minutes on one core.
+Accuracy on dev (872 sentences, seed 0): lstm 0.825 at the end, 0.829 at its best. The others were
+not run yet. Naive Bayes reaches 0.806 (`tfm eval runs/sst2_lstm --baselines`).
 """
 
 from ml_collections import ConfigDict
