@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,6 +22,28 @@ def tfm(*args, **options):
         text=True,
         **options,
     )
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    """As in `tfm describe … | head`."""
+    code = """
+import sys
+from tfm import cli
+cli.VERBS["version"] = "tests.test_cli:writes_much"
+sys.exit(cli.main(["version"]))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (141, b"")
+
+
+def writes_much(argv):
+    for _ in range(100_000):
+        print("a line")
 
 
 def test_help_imports_nothing_heavy():

@@ -116,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of our output has stopped, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as e:
         from tfm.config import own_error
 
@@ -124,9 +127,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(plain(f"tfm: {text} (TFM_TRACEBACK=1 shows all of it)"), file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output has stopped, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return 0
 
 
