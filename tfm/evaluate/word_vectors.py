@@ -1,14 +1,13 @@
 """What vectors of words know: similarity as people see it, analogies, and how the two matrices of
 Word2Vec relate."""
 
-import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfm.data.dataset import Dataset
+from tfm.data.paths import find
 from tfm.names import UserError
 from tfm.objectives.scores import correlations
 
@@ -28,7 +27,7 @@ def word_ids(dataset: Dataset) -> dict[str, int]:
 def measured(vectors_VD: np.ndarray, ids: Mapping[str, int], path: str) -> dict[str, Any]:
     """What the vectors reach on a file: of pairs with a number (WordSim-353, SimLex-999), or of
     analogies in sections (": capital-common-countries")."""
-    file = _find(path)
+    file = find("--words", path)
     lines = file.read_text(encoding="utf-8").splitlines()
     if any(line.startswith(": ") for line in lines):
         return analogies(vectors_VD, ids, lines)
@@ -124,11 +123,3 @@ def near_identity(input_VD: np.ndarray, output_VD: np.ndarray) -> dict[str, floa
 def _unit(vectors_VD: np.ndarray) -> np.ndarray:
     vectors_VD = np.asarray(vectors_VD, np.float32)
     return vectors_VD / np.maximum(np.linalg.norm(vectors_VD, axis=1, keepdims=True), 1e-12)
-
-
-def _find(path: str) -> pathlib.Path:
-    places = [pathlib.Path(path), pathlib.Path(os.environ.get("TFM_DATA", ""), path)]
-    for place in places:
-        if place.is_file():
-            return place
-    raise UserError(f"no file {' or '.join(str(place.absolute()) for place in places)}")
