@@ -15,7 +15,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 
 import tfm
-from tfm.origin import source
+from tfm.origin import parsed
 
 ROOT = pathlib.Path(tfm.__file__).parent
 START = ("tfm.train.loop", "train")
@@ -35,10 +35,15 @@ class _Module:
 
 
 @functools.cache
-def _modules() -> dict[str, _Module]:
+def _paths() -> dict[str, pathlib.Path]:
+    """The files of the library by the names of their modules."""
     paths = {path: path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py")}
-    names = {".".join(p.parts).removesuffix(".__init__"): path for path, p in paths.items()}
-    return {name: _read(ast.parse(source(path)), names) for name, path in names.items()}
+    return {".".join(p.parts).removesuffix(".__init__"): path for path, p in paths.items()}
+
+
+@functools.cache
+def _module(name: str) -> _Module:
+    return _read(parsed(_paths()[name].read_text()), _paths().keys())
 
 
 def _read(tree: ast.Module, modules: Collection[str]) -> _Module:
@@ -79,16 +84,13 @@ def symbol(text: str) -> Symbol:
     return module, name
 
 
-_defined: dict[int, Symbol] = {}  # by the id of a table, which lives as long as the process
-
-
 def symbol_of(table: object) -> Symbol | None:
     """Where a table of the library is defined."""
-    if id(table) not in _defined:
-        for name, module in _modules().items():
-            loaded = vars(sys.modules[name]) if name in sys.modules else {}
-            _defined.update({id(loaded.get(symbol)): (name, symbol) for symbol in module.symbols})
-    return _defined.get(id(table))
+    for name in _paths().keys() & sys.modules.keys():
+        for symbol, value in vars(sys.modules[name]).items():
+            if value is table and symbol in _module(name).symbols:
+                return name, symbol
+    return None
 
 
 def reached(names: Names, start: Symbol = START) -> dict[str, list[str]]:
@@ -98,7 +100,7 @@ def reached(names: Names, start: Symbol = START) -> dict[str, list[str]]:
     todo = [start]
     while todo:
         symbol = todo.pop()
-        module = _modules()[symbol[0]]
+        module = _module(symbol[0])
         if symbol in found or symbol[0] in NO_EFFECT:
             continue
         if symbol[1] in module.imports:  # a name that a module passes on
@@ -148,7 +150,7 @@ def _uses(node: ast.AST, name: str, module: _Module) -> Iterator[Symbol]:
 
 
 def _members(module: str) -> Collection[str]:
-    found = _modules()[module]
+    found = _module(module)
     return found.symbols.keys() | found.imports.keys()
 
 

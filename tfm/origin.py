@@ -39,7 +39,7 @@ def source(path: pathlib.Path) -> str:
 def code(text: str) -> str:
     """Code without comments, layout and docstrings."""
     try:
-        return ast.unparse(_parsed(text))
+        return ast.unparse(parsed(text))
     except SyntaxError:
         return text
 
@@ -70,7 +70,7 @@ def imports(text: str, package: str = "") -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def _slice(text: str, table: str, name: str) -> tuple[list[str], frozenset[str] | None]:
-    tree = _parsed(text)
+    tree = parsed(text)
     data = _data(tree)
     defined: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
@@ -199,7 +199,7 @@ def _names(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
-def _parsed(text: str) -> ast.Module:
+def parsed(text: str) -> ast.Module:
     """The tree of a text, without docstrings unless the text reads them."""
     tree = ast.parse(text)
     for node in () if "__doc__" in text else ast.walk(tree):

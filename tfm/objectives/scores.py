@@ -4,7 +4,6 @@ again, and every score has its interval."""
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 
 def class_scores(label_N: np.ndarray, predicted_N: np.ndarray, classes: int) -> dict[str, float]:
@@ -31,6 +30,8 @@ def class_scores(label_N: np.ndarray, predicted_N: np.ndarray, classes: int) -> 
 
 def correlations(label_N: np.ndarray, predicted_N: np.ndarray) -> dict[str, float]:
     """Pearson's and Spearman's; 0 where one of both is constant."""
+    from scipy import stats  # here, since it takes half a second
+
     constant = np.ptp(label_N) == 0 or np.ptp(predicted_N) == 0
     if constant:
         return {"pearson": 0.0, "spearman": 0.0}

@@ -1,10 +1,25 @@
 """TensorBoard's files, written line by line: neither a kill nor a full disk surprises them."""
 
+import contextlib
 import os
 import pathlib
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """tensorboardX imports PyTorch if it is there, for what we do not use: two seconds, 200 MB."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]
 
 
 class Board:
@@ -15,9 +30,10 @@ class Board:
         self.events: Any = None
 
     def write(self, line: Mapping[str, Any]) -> None:
-        from tensorboardX import summary
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
+        with _without_torch():
+            from tensorboardX import summary
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto import event_pb2
 
         def event(**what: Any) -> Any:
             return event_pb2.Event(wall_time=time.time(), step=line["step"], **what)
