@@ -23,7 +23,8 @@ def scan_time(
     """`lax.scan` of `step(dot, args, carry, x)`, where `dot(name, x_BK)` is x @ weights[name].
 
     A weight's gradient is one product over all steps. JAX's own gradient of a loop adds it up step
-    by step, and so reads and writes the whole matrix at each. `dot` is called once for each name.
+    by step, and so reads and writes the whole matrix at each. And a weight is transposed for it
+    once, not at each step. `dot` is called once for each name.
     """
 
     @jax.custom_vjp
@@ -34,6 +35,8 @@ def scan_time(
         return lax.scan(body, carry, xs, reverse=reverse)
 
     def forward(weights: Any, args: Any, carry: Any, xs: Any) -> Any:
+        transposed = {name: lax.optimization_barrier(w_KN.T) for name, w_KN in weights.items()}
+
         def tapped(args: Any, carry: Any, xs: Any, taps: Any) -> Any:
             def body(carry: Any, each: Any) -> Any:
                 x, tap = each
@@ -41,7 +44,7 @@ def scan_time(
 
                 def dot(name: str, x_BK: Array) -> Array:
                     read[name] = x_BK
-                    return _tapped_product(x_BK, weights[name], tap[name])
+                    return _tapped_product(x_BK, weights[name], transposed[name], tap[name])
 
                 carry, y = step(dot, args, carry, x)
                 return carry, (y, read)
@@ -74,17 +77,22 @@ def _rows(x_TBK: Array) -> Array:
 
 
 @jax.custom_vjp
-def _tapped_product(x_BK: Array, w_KN: Array, tap_BN: Array) -> Array:
+def _tapped_product(x_BK: Array, w_KN: Array, w_NK: Array, tap_BN: Array) -> Array:
     """x @ w. The tap has no value of its own: it receives the gradient of the product."""
     return x_BK @ w_KN
 
 
-def _tapped_forward(x_BK: Array, w_KN: Array, tap_BN: Array) -> tuple[Array, Array]:
-    return x_BK @ w_KN, w_KN
+def _tapped_forward(
+    x_BK: Array, w_KN: Array, w_NK: Array, tap_BN: Array
+) -> tuple[Array, tuple[Array, Array]]:
+    return x_BK @ w_KN, (w_KN, w_NK)
 
 
-def _tapped_backward(w_KN: Array, d_y_BN: Array) -> tuple[Array, Array, Array]:
-    return d_y_BN @ w_KN.T, jnp.zeros_like(w_KN), d_y_BN
+def _tapped_backward(
+    saved: tuple[Array, Array], d_y_BN: Array
+) -> tuple[Array, Array, Array, Array]:
+    w_KN, w_NK = saved
+    return d_y_BN @ w_NK, jnp.zeros_like(w_KN), jnp.zeros_like(w_NK), d_y_BN
 
 
 _tapped_product.defvjp(_tapped_forward, _tapped_backward)
