@@ -20,6 +20,7 @@ from tfm.names import pick
 
 SMALL = {
     "width": 192,
+    "max_length": 128,
     "attention": {"heads": 4},
     "feedforward": {"width": 768},
     "dropout": {"embedding": 0.1, "residual": 0.1},
@@ -36,7 +37,7 @@ BOTH = {
 RUNS = {
     "next": ("next_token", DECODER, 6000),
     "prefix": ("prefix_lm(share=0.5)", DECODER, 6000),
-    "masked": ("masked_lm", {**SMALL, "family": "encoder", "layers": 3, "max_length": 128}, 6000),
+    "masked": ("masked_lm", {**SMALL, "family": "encoder", "layers": 3}, 6000),
     "span": ("span_corruption", BOTH, 4000),
     "ul2": ("ul2", BOTH, 4000),
 }
@@ -50,7 +51,7 @@ def get_config(what="next"):
         "data": {
             "dataset": "text(train='wikitext2/train.txt', valid='wikitext2/valid.txt', "
             "test='wikitext2/test.txt', length=64, stride=64, eos=True)",
-            "tokenizer": "words",
+            "tokenizer": "words(punctuation=False)",
             "batch": 16,
         },
         "optimizer": {
