@@ -45,7 +45,7 @@ COLUMNS = "text='sentence_A', text2='sentence_B', label='entailment_judgment'"
 
 def get_config(model="encoder"):
     return ConfigDict({
-        "objective": "pair" if model == "encoder" else "classify",
+        "objective": "pair" if model in ("encoder", "bag") else "classify",
         "model": pick(MODELS, model, "model"),
         "data": {
             "dataset": "table(train='sick/SICK_train.txt', valid='sick/SICK_trial.txt', "

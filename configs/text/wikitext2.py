@@ -59,5 +59,10 @@ def get_config(what="next"):
             "schedule": "cosine(warmup=200, final=0.0)",
             "weight_decay": 0.01,
         },
-        "train": {"steps": steps, "eval_every": 2000, "log_every": 100},
+        "train": {
+            "steps": steps,
+            "eval_every": 2000,
+            "log_every": 100,
+            "loss_chunk": 16 if what in ("prefix", "masked") else None,  # few words are predicted
+        },
     })  # fmt: skip

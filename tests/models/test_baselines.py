@@ -57,6 +57,21 @@ def test_bag_by_definition(hidden):
     np.testing.assert_allclose(whole, logits[1:2], atol=1e-6)
 
 
+def test_bag_of_two_sentences_by_definition():
+    """Both means, their difference and their product. The third row has no second sentence."""
+    module = a_bag()
+    types = np.arange(7)[None] >= np.array([[2], [3], [1], [4]])
+    tree = module.init(jax.random.key(0), TOKENS, types_BT=types)
+    p = float64(tree["params"])
+    logits = module.apply(tree, TOKENS, valid_BT=VALID, types_BT=types)
+    for row, length in enumerate(LENGTHS):
+        x = p["embed"]["token"]["embedding"][TOKENS[row, :length]]
+        second = types[row, :length]
+        u, v = (own.sum(0) / max(len(own), 1) for own in (x[~second], x[second]))
+        found = np.concatenate([u, v, np.abs(u - v), u * v])
+        np.testing.assert_allclose(logits[row], affine(p["head"], found), atol=1e-5)
+
+
 def test_bag_is_blind_to_order():
     module = a_bag(hidden=(5,))
     tree = start(module)

@@ -9,7 +9,7 @@ from tfm.data.datasets import open_dataset
 from tfm.evaluate.metrics import head_options, sums_of
 from tfm.models import build
 from tfm.names import UserError
-from tfm.objectives.base import Batch, Objective
+from tfm.objectives.base import Batch, Objective, chunked_loss
 from tfm.objectives.next_token import NextToken
 from tfm.run.spec import RunSpec
 from tfm.spec import to_spec
@@ -60,6 +60,7 @@ DECODER = dict(
 )  # fmt: skip
 CHUNKED = {
     "decoder": DECODER,
+    "encoder": {**DECODER, "family": "encoder", "outputs": ("masked_lm",)},
     "encoder_decoder": {**DECODER, "family": "encoder_decoder"},
     "recurrent": dict(family="recurrent", vocab=50, width=8, hidden=8, tied=True),
     "seq2seq": dict(family="seq2seq", cell="gru", vocab=50, width=8, hidden=8),
@@ -68,13 +69,14 @@ CHUNKED = {
 
 @pytest.mark.parametrize("family", CHUNKED)
 def test_logits_in_parts_give_the_same_loss_and_gradients(family):
-    """Of nine positions, four at a time; and never are all logits there at once."""
+    """Of nine positions, four at a time; and never are all logits there at once. Of each row two to
+    four are scored, so the third part is left out."""
     spec = build.spec({"model": CHUNKED[family]})
     module = build.model(spec)
     rng = np.random.default_rng(0)
     names = build.example(spec, 3, 9)
     inputs = {name: rng.integers(0, 50, x.shape, np.int32) for name, x in names.items()}
-    weights = rng.integers(0, 2, (3, 9)).astype(np.float32)
+    weights = rng.permuted(np.arange(9) < np.array([[2], [3], [4]]), axis=1).astype(np.float32)
     batch = Batch(inputs, rng.integers(0, 50, (3, 9)), weights)
     objective = NextToken()
     variables = module.init(jax.random.key(0), **inputs)
@@ -92,6 +94,24 @@ def test_logits_in_parts_give_the_same_loss_and_gradients(family):
         for chunk in (None, 4)
     }
     assert sizes == {None: True, 4: False}
+
+
+def test_parts_without_a_scored_position_are_not_computed():
+    """Of 16 positions four are scored: of four parts, only the logits of one are made."""
+    x_BTD = jnp.ones((1, 16, 1))
+    weights = np.zeros((1, 16), np.float32)
+    weights[0, [1, 6, 8, 15]] = 1
+    batch = Batch({}, np.zeros((1, 16), np.int32), weights)
+    calls = []
+
+    def logits(x_BTD):
+        jax.debug.callback(lambda: calls.append(x_BTD.shape))
+        return jnp.concatenate([x_BTD, 2 * x_BTD], -1)
+
+    sums = jax.jit(lambda: chunked_loss(NextToken(), logits, x_BTD, batch, None, 4))()
+    np.testing.assert_allclose(sums["loss"], 4 * np.log1p(np.e), rtol=1e-6)
+    jax.effects_barrier()
+    assert len(calls) == 1
 
 
 def test_a_loss_that_has_no_parts_is_refused():

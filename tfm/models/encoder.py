@@ -15,6 +15,7 @@ from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
 from tfm.models.common import check_capture, check_packed, known, outputs, visible
 from tfm.models.spec import EncoderSpec
+from tfm.names import UserError
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.products import add_last
 
@@ -35,15 +36,17 @@ class Encoder(nn.Module):
         segment_BT: Array | None = None,
         dropouts: Dropouts | None = None,
         train: bool = False,
+        head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights" and "pooled"."""
+        """`capture` may name "states", "weights" and "pooled". With `head=False` the output must be
+        masked_lm, and its states are given instead of its logits."""
         check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
-        embed = TokenEmbedding(
-            known(spec.vocab), dims, spec.types, spec.scale_embedding, name="embed"
-        )
+        if not head and spec.outputs != ("masked_lm",):
+            raise UserError(f"head=False: model.outputs={spec.outputs} must be ('masked_lm',)")
+        embed = self._embed()
         context = Context(
             visible(spec.mask.entry, valid_BT, segment_BT),
             valid_BT=valid_BT,
@@ -68,8 +71,9 @@ class Encoder(nn.Module):
                 hidden_BTD = normalize(
                     spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, valid_BT, train
                 )
-                bias_V = self.param("masked_lm_bias", initializers.zeros, (known(spec.vocab),))
-                logits[name] = add_last(embed.logits(hidden_BTD), bias_V)
+                if not head:
+                    return outputs(hidden_BTD, capture, intermediates, losses)
+                logits[name] = self._masked_lm(embed, hidden_BTD)
             else:
                 seen = x_BTD if name == "tag" else first_BD
                 if name != "pair":  # Devlin et al. drop before the heads that are fine-tuned
@@ -80,3 +84,18 @@ class Encoder(nn.Module):
         if len(logits) == 1:
             (out,) = logits.values()
         return outputs(out, capture, intermediates, losses)
+
+    @nn.compact
+    def logits(self, x_BTD: Array) -> Array:
+        """Of the states that the model gives with head=False."""
+        return self._masked_lm(self._embed(), x_BTD)
+
+    def _embed(self) -> TokenEmbedding:
+        spec = self.spec
+        return TokenEmbedding(
+            known(spec.vocab), spec.embed_dims, spec.types, spec.scale_embedding, name="embed"
+        )
+
+    def _masked_lm(self, embed: TokenEmbedding, x_BTD: Array) -> Array:
+        bias_V = self.param("masked_lm_bias", initializers.zeros, (known(self.spec.vocab),))
+        return add_last(embed.logits(x_BTD), bias_V)

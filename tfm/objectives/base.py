@@ -44,6 +44,7 @@ class Objective:
     families: ClassVar[tuple[str, ...]]  # of models
     forms: ClassVar[tuple[str, ...]]  # of data
     labels_in: ClassVar[str | None] = None  # the input that holds each label, one place later
+    by_position: ClassVar[bool] = False  # a label for each position, from its logits alone
     smooths: bool = True  # whether its labels can be smoothed
     same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
     chooses: bool = True  # its labels are answers, of which one may be the most frequent
@@ -133,7 +134,11 @@ def chunked_loss(
     length: int,
 ) -> dict[str, Array]:
     """`objective.loss` of `logits(x)`, `length` positions at a time: the logits of all others are
-    not held, and are made again for the gradient."""
+    not held, and are made again for the gradient.
+
+    Where only sums over positions are asked for, the positions of each row that are scored come
+    first, and parts in which none is scored are left out.
+    """
     missing = -x_BTD.shape[1] % length
 
     def cut(x: Array) -> Array:
@@ -146,8 +151,26 @@ def chunked_loss(
         own = batch.replace(labels=labels_BT, weights=weights_BT)
         return objective.loss(logits(x_BTD), own, label_smoothing)
 
-    parts = tuple(map(cut, (x_BTD, batch.labels, batch.weights)))
-    _, sums = jax.lax.scan(lambda carry, each: (carry, part(*each)), None, parts)
+    def part_or_zero(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> dict[str, Array]:
+        given = x_BTD, labels_BT, weights_BT
+        return jax.lax.cond(
+            jnp.any(weights_BT > 0),
+            part,
+            lambda *given: jax.tree.map(jnp.zeros_like, shapes),
+            *given,
+        )
+
+    arrays: tuple[Any, ...] = (x_BTD, batch.labels, batch.weights)
+    shapes = jax.eval_shape(part, *(x[:, :length] for x in map(jnp.asarray, arrays)))
+    sums_only = all(x.ndim == 1 for x in shapes.values())
+    if sums_only:
+        order_BT = jnp.argsort(batch.weights <= 0, axis=1, stable=True)
+        arrays = tuple(
+            jnp.take_along_axis(x, order_BT.reshape(*order_BT.shape, *(1,) * (x.ndim - 2)), 1)
+            for x in arrays
+        )
+    each = part_or_zero if sums_only else part
+    _, sums = jax.lax.scan(lambda carry, x: (carry, each(*x)), None, tuple(map(cut, arrays)))
 
     def joined(x: Array) -> Array:
         """Sums of parts are added; what is given for each position stands side by side."""

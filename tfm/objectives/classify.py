@@ -52,7 +52,7 @@ class Classify(Objective):
 class Pair(Classify):
     """Two sentences, told apart by the types of their tokens as well.  Devlin et al. 2019, §3.2."""
 
-    families = ("encoder",)
+    families = ("encoder", "bag")
 
     @property
     def head(self) -> dict[str, Any]:

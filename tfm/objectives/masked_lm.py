@@ -33,6 +33,7 @@ class MaskedLM(Objective):
     families = ("encoder",)
     same_vocab = True  # the mask's id may come after the data's own
     forms = ("text",)
+    by_position = True
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:

@@ -22,6 +22,7 @@ class NextToken(TextMetrics, Objective):
     families: ClassVar[tuple[str, ...]] = ("decoder", "recurrent")
     forms: ClassVar[tuple[str, ...]] = ("text", "pairs", "labels", "tags")
     labels_in = "tokens_BT"
+    by_position = True
 
     @property
     def head(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ class Seq2Seq(Objective):
     families = ("encoder_decoder", "seq2seq")
     forms = ("pairs", "labels")
     labels_in = "decoder_input_BT"
+    by_position = True
 
     def refuses(self, dataset: Dataset) -> str | None:
         return super().refuses(dataset) or numbers_refused(dataset)

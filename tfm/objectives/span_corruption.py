@@ -47,6 +47,7 @@ class SpanCorruption(Objective):
     families = ("encoder_decoder", "seq2seq")
     forms = ("text",)
     labels_in = "decoder_input_BT"
+    by_position = True
     same_vocab = True  # sentinels come after the data's own ids
     name = "span_corruption"
 

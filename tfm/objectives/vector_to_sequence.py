@@ -15,6 +15,7 @@ class VectorToSequence(Objective):
     families = ("recurrent",)
     forms = ("vectors",)
     labels_in = "tokens_BT"
+    by_position = True
 
     @property
     def head(self) -> dict[str, Any]:

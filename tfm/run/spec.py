@@ -118,9 +118,8 @@ class RunSpec(Spec):
                 f"{{key}}={self.train.label_smoothing}: objective={str(self.objective)!r} has no "
                 "labels to smooth",
             )
-        by_position = self.objective.entry.labels_in is not None
         if self.train.loss_chunk is not None and not (
-            by_position and hasattr(build.MODELS[family], "logits")
+            self.objective.entry.by_position and hasattr(build.MODELS[family], "logits")
         ):
             raise SpecError(
                 "train.loss_chunk",
