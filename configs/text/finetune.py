@@ -1,0 +1,34 @@
+"""Does pre-training on two million words help? SST-2 and SICK by the encoder of wikitext2.py.
+
+Devlin et al. 2019. The encoder learns to fill in hidden words; then its weights are where two
+classifiers start, beside the same encoder from random weights. The argument is the task and the
+start, with the words of WikiText-2 in all four cases:
+
+  tfm train --config=configs/text/wikitext2.py:masked --workdir=runs/wikitext2_masked
+  tfm train --config=configs/text/finetune.py:sst2,pretrained --workdir=runs/sst2_pretrained
+  tfm train --config=configs/text/finetune.py:sst2,scratch --workdir=runs/sst2_scratch
+
+Both read the run in runs/wikitext2_masked; PRETRAINED below is where another may be named.
+"""
+
+import pathlib
+
+from tfm.config import load
+from tfm.names import UserError, pick
+
+PRETRAINED = "runs/wikitext2_masked"
+TASKS = {"sst2": "sst2.py:encoder", "sick": "sick.py:encoder"}
+STARTS = {"pretrained": PRETRAINED, "scratch": None}
+
+
+def get_config(what="sst2,pretrained"):
+    task, comma, start = what.partition(",")
+    if not comma:
+        raise UserError(f"finetune.py:{what}: write TASK,START, as finetune.py:sst2,pretrained")
+    folder = pathlib.Path(__file__).parent
+    config = load(str(folder / pick(TASKS, task, "task"))).unlock()
+    config.model = load(str(folder / "wikitext2.py:masked")).model
+    config.data.tokenizer = f"of_run(path='{PRETRAINED}')"
+    config.optimizer.learning_rate = 3e-4
+    config.train.init_from = pick(STARTS, start, "start")
+    return config
