@@ -48,6 +48,7 @@ ARGUMENTS = {
     "text/sick": ["encoder", "lstm", "bag"],
     "text/sst2": ["encoder", "lstm", "cnn", "bag"],
     "text/tagging": ["encoder", "lstm"],
+    "text/translation": ["transformer", "gru", "lstm", "prompt", "both", "transformer,zh"],
     "text/wikitext2": ["next", "prefix", "masked", "span", "ul2"],
     "transformer": ["tiny", "small", "base", "big"],
     "ul2": ["tiny", "base", "20b"],
@@ -119,6 +120,7 @@ def test_a_run_is_complete(name):
         "nanogpt": ("characters",),
         "copy_or_reverse": ("mixture", "copy", "reverse"),
         **dict.fromkeys(("sick", "sst2", "finetune"), ("table",)),
+        "translation": ("parallel",),
         "wikitext2": ("text",),
         "tagging": ("conllu",),
     }

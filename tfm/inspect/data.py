@@ -123,7 +123,8 @@ def describe(run: RunSpec, rows: int = 3) -> Iterator[str]:
 
 def facts(dataset: Dataset) -> dict[str, str]:
     """What there is to know of a split, by name."""
-    some = dataset.take(np.arange(min(len(dataset), SAMPLE)))
+    rows = np.linspace(0, len(dataset) - 1, min(len(dataset), SAMPLE)).astype(np.int64)
+    some = dataset.take(rows)  # from all over: a file may be sorted by length
     found = {
         "examples": f"{len(dataset):,}, {dataset.form}",
         "ids": f"{dataset.vocab:,}",
