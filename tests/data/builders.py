@@ -13,6 +13,15 @@ def prepare(folder, name, config, features, splits, file_format="array_record"):
     """Write a data set: `features(tfds)` are its features, `splits` its examples."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(None):
         warnings.simplefilter("ignore")
+        made = builder(name, config, features, splits)
+        own = made(data_dir=str(folder), config=config or None, file_format=file_format)
+        own.download_and_prepare()
+
+
+def builder(name, config, features, splits, registered=False):
+    """The class of a builder, which `tfds.builder` finds by its name if it is registered."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(None):
+        warnings.simplefilter("ignore")
         import tensorflow_datasets as tfds
 
         tfds.disable_progress_bar()
@@ -23,7 +32,7 @@ def prepare(folder, name, config, features, splits, file_format="array_record"):
         def generators(self, manager):
             return {split: enumerate(examples) for split, examples in splits.items()}
 
-        made = type(
+        return type(
             name,
             (tfds.core.GeneratorBasedBuilder,),
             dict(
@@ -35,10 +44,8 @@ def prepare(folder, name, config, features, splits, file_format="array_record"):
                 _generate_examples=lambda self: (),
                 __module__=__name__,
             ),
-            skip_registration=True,
+            skip_registration=not registered,
         )
-        builder = made(data_dir=str(folder), config=config or None, file_format=file_format)
-        builder.download_and_prepare()
 
 
 def translation(folder, name="wmt14_translate", config="de-en", many=20):

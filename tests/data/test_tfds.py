@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
 
 from tests.data import builders
+from tfm import cli
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
 from tfm.names import UserError
@@ -105,9 +107,23 @@ def test_words_with_tags(folder):
     assert dataset.decode(found.tokens.ids) == "Marie Curie won"
 
 
+def test_one_is_prepared_by_a_command(tmp_path, capsys):
+    features = lambda tfds: tfds.features.FeaturesDict({"text": tfds.features.Text()})
+    rows = [{"text": f"line number {i}"} for i in range(5)]
+    builders.builder("numbered_lines", "", features, {"train": rows}, registered=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert cli.main(["data", "--prepare=numbered_lines", f"--data_dir={tmp_path}"]) == 0
+        assert str(tmp_path / "numbered_lines" / "1.0.0") in capsys.readouterr().out
+        assert cli.main(["data", "--prepare=unnumbered_lines", f"--data_dir={tmp_path}"]) == 2
+        assert "no data set 'unnumbered_lines'" in capsys.readouterr().err
+    dataset = opened(tmp_path, "numbered_lines", options=", text='text', length=3")
+    assert "line number" in dataset.decode(dataset.take(np.array([0])).tokens.ids)
+
+
 def test_what_is_not_there_says_what_to_run(folder, tmp_path):
     with pytest.raises(
-        UserError, match="no folder .*glue/cola.*`tfds build glue/cola --file_format"
+        UserError, match="no folder .*glue/cola.*`tfm data --prepare=glue/cola --data_dir"
     ):
         opened(folder, "glue/cola")
     with pytest.raises(
@@ -126,7 +142,7 @@ def test_what_is_not_there_says_what_to_run(folder, tmp_path):
     records.mkdir(parents=True)
     (records / "dataset_info.json").write_text("{}")
     (records / "lm1b-train.tfrecord-00000-of-00001").touch()
-    with pytest.raises(UserError, match="no ArrayRecord files.*`tfds convert_format --dataset_ver"):
+    with pytest.raises(UserError, match="no ArrayRecord files.*`tfm data --prepare="):
         opened(tmp_path, "lm1b", options=", length=3")
 
 

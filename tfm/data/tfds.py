@@ -3,7 +3,9 @@
 They must have been prepared as ArrayRecord files, in a folder of their own:
 
   pip install 'tfm[prepare]'      (in an environment of its own, if versions clash)
-  tfds build wmt14_translate/de-en --file_format=array_record --data_dir=FOLDER
+  tfm data --prepare=wmt14_translate/de-en --data_dir=FOLDER
+
+(The library's own command, `tfds build`, does not start without Apache Beam.)
 """
 
 import contextlib
@@ -23,6 +25,7 @@ from tfm.data.streams import TextStream
 from tfm.names import UserError, suggest
 
 VALID = ("validation", "valid", "dev", "validation_matched")
+EXTRA = "pip install 'tfm[prepare]' brings TensorFlow, which most of them need"
 HELD = "95%"  # of the training split is for training, where there is no split for validation
 SENTENCE = {"text": "sentence", "label": "label"}
 PAIR = {"text": "sentence1", "text2": "sentence2", "label": "label"}
@@ -63,12 +66,8 @@ class Prepared:
     def folder(self) -> pathlib.Path:
         """Of the newest version, unless the name gives one: wmt14_translate/de-en:1.0.0."""
         name, _, version = self.name.partition(":")
-        home = os.environ.get("TFDS_DATA_DIR", str(pathlib.Path.home() / "tensorflow_datasets"))
-        place = self.data_dir or home
-        command = (
-            f"`tfds build {self.name} --file_format=array_record --data_dir={place}` prepares it "
-            "(pip install 'tfm[prepare]' brings the command)"
-        )
+        place = self.data_dir or home()
+        command = f"`tfm data --prepare={self.name} --data_dir={place}` prepares it ({EXTRA})"
         try:
             folder = find("tfds", str(pathlib.Path(place, name)), folder=True)
         except UserError as e:
@@ -85,8 +84,7 @@ class Prepared:
         if not list(found.glob("*.array_record*")):
             raise UserError(
                 f"tfds: {found} holds no ArrayRecord files; others need TensorFlow to be read. "
-                f"`tfds convert_format --dataset_version_dir={found} --out_file_format="
-                f"array_record` adds them, or {command}"
+                f"In another folder, {command}"
             )
         return found
 
@@ -166,6 +164,26 @@ def _builder(folder: pathlib.Path, changed: int) -> Any:
         import tensorflow_datasets as tfds
 
         return tfds.builder_from_directory(str(folder), file_format="array_record")
+
+
+def home() -> str:
+    """Where prepared data sets are, unless a folder is given."""
+    default = pathlib.Path.home() / "tensorflow_datasets"
+    return os.environ.get("TFDS_DATA_DIR", str(default))
+
+
+def prepare(name: str, data_dir: str) -> str:
+    """Download a data set and write it as ArrayRecord files; the folder that holds them."""
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+        builder.download_and_prepare()
+    except tfds.core.DatasetNotFoundError as e:
+        raise UserError(f"tfds: no data set {name!r}: {str(e).splitlines()[0]}") from e
+    except ImportError as e:
+        raise UserError(f"tfds: {name} cannot be prepared: {e}. {EXTRA}") from e
+    return str(builder.data_dir)
 
 
 @contextlib.contextmanager

@@ -5,12 +5,13 @@
                                                         describe the data of a config
   tfm data --verify                                     compare all checksums of the cache
   tfm data --clear=KEY | --clear=all                    remove entries whose key begins with KEY
+  tfm data --prepare=NAME [--data_dir=FOLDER]           download a data set of TensorFlow Datasets
 
 The description of a split: how many examples, their lengths, what was truncated or left out, tokens
 that the tokenizer does not know, labels, and N examples (3) as the model sees them: what it reads,
-and what it must answer where that counts. Lengths and unknown tokens are those of the first 5,000
-examples. Of the training split: the shapes of its batches, and the padding in the first 100. The
-cache is in $TFM_CACHE/data.
+and what it must answer where that counts. Lengths and unknown tokens are those of 5,000 examples
+from all over it. Of the training split: the shapes of its batches, and the padding in the first
+100. The cache is in $TFM_CACHE/data.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ import numpy as np
 
 from tfm import arguments
 from tfm.config import from_command_line
-from tfm.data import cache
+from tfm.data import cache, tfds
 from tfm.data.corpus import tokenizer_of
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import open_dataset
@@ -39,9 +40,12 @@ def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    given = arguments.split(argv, options=("clear", "rows"), flags=("verify", "trust"))
-    if given.config and ("clear" in given.options or "verify" in given.flags):
-        raise UserError("--clear and --verify are for the whole cache: write no --config")
+    options = ("clear", "rows", "prepare", "data_dir")
+    given = arguments.split(argv, options=options, flags=("verify", "trust"))
+    if given.config and ({"clear", "prepare"} & set(given.options) or "verify" in given.flags):
+        raise UserError("--clear, --verify and --prepare are not for one config: write no --config")
+    if "data_dir" in given.options and "prepare" not in given.options:
+        raise UserError("--data_dir is where --prepare=NAME writes to")
     if given.config:
         rows = arguments.whole(given, "rows", 1) if "rows" in given.options else 3
         run = read(from_command_line(given.config, RunSpec, trust="trust" in given.flags))
@@ -49,6 +53,9 @@ def main(argv: Sequence[str]) -> None:
             print(plain(line))
     elif "clear" in given.options:
         print(_clear(given.options["clear"]))
+    elif "prepare" in given.options:
+        where = given.options.get("data_dir", tfds.home())
+        print(tfds.prepare(given.options["prepare"], where))
     elif "verify" in given.flags:
         _verify()
     else:
