@@ -16,6 +16,8 @@ from tests.helpers.huggingface import weights, write
 from tests.helpers.quick import jit
 from tests.parity import parity_cases as cases
 from tfm import cli
+from tfm.data.tokenizers import TOKENIZERS
+from tfm.folder import Folder
 from tfm.interop import folder
 from tfm.interop.config_json import ConfigJson, parse_call
 from tfm.interop.convert import FAMILIES, to_huggingface
@@ -424,3 +426,13 @@ def test_trained_logits_equal_those_of_transformers(tmp_path):
         model = transformers.AutoModelForCausalLM.from_pretrained(where)
         wanted = model(torch.tensor(tokens)).logits.detach()
         np.testing.assert_allclose(ours, wanted, atol=1e-4)
+
+
+def test_a_tokenizer_that_is_not_exported_is_named(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("jieba", reason="needs the extra `chinese`")
+    tokenizer = TOKENIZERS["words"](segmenter="jieba").make(iter(["我们是好朋友"]))
+    vocabulary = json.dumps({"tokenizer": json.loads(tokenizer.dumps), "labels": None})
+    Folder(tmp_path).write("data.json", {"vocabulary": vocabulary})
+    monkeypatch.setattr(folder, "export_folder", lambda source, target, **_: target)
+    assert cli.main(["export", str(tmp_path), str(tmp_path / "out")]) == 0
+    assert "without its tokenizer: transformers cannot cut text by jieba" in capsys.readouterr().out

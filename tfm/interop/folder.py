@@ -29,6 +29,7 @@ import numpy as np
 from tfm import arguments
 from tfm.checkpoint import Checkpoints
 from tfm.data.corpus import tokenizer_of
+from tfm.data.tokenizer import Tokenizer
 from tfm.folder import Folder, check_path
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.names import UserError, pick
@@ -69,6 +70,9 @@ def main_export(argv: Sequence[str]) -> None:
     source, target = given.words
     trust = "trust" in given.flags
     print(f"exported to {export_folder(source, target, trust=trust, **given.options)}")
+    learned = _learned(pathlib.Path(source))
+    if learned is not None and learned.segmenter is not None:
+        print(f"without its tokenizer: transformers cannot cut text by {learned.segmenter} first")
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
@@ -119,8 +123,7 @@ def export_folder(
     dtype = sizes.most_common(1)[0][0]
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     _check_hashes(folder, tokenizer)
-    known = None if run.run is None else Folder(folder).read("data.json")
-    learned = tokenizer_of((known or {}).get("vocabulary"))
+    learned = _learned(folder)
     if learned is not None:
         tokenizer = {name: text.encode() for name, text in learned.huggingface().items()}
     with _new_folder(target) as new:
@@ -129,6 +132,11 @@ def export_folder(
         for name, content in tokenizer.items():
             (new / name).write_bytes(content)
     return pathlib.Path(target)
+
+
+def _learned(folder: pathlib.Path) -> Tokenizer | None:
+    """The tokenizer of a run; an imported model has none of ours."""
+    return tokenizer_of((Folder(folder).read("data.json") or {}).get("vocabulary"))
 
 
 # Keys of the original config that the exported one replaces, or says in another way.
