@@ -16,6 +16,7 @@ from tests.helpers.huggingface import weights, write
 from tests.helpers.quick import jit
 from tests.parity import parity_cases as cases
 from tfm import cli
+from tfm.data.corpus import vocabulary_of
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.folder import Folder
 from tfm.interop import folder
@@ -431,8 +432,8 @@ def test_trained_logits_equal_those_of_transformers(tmp_path):
 def test_a_tokenizer_that_is_not_exported_is_named(tmp_path, monkeypatch, capsys):
     pytest.importorskip("jieba", reason="needs the extra `chinese`")
     tokenizer = TOKENIZERS["words"](segmenter="jieba").make(iter(["我们是好朋友"]))
-    vocabulary = json.dumps({"tokenizer": json.loads(tokenizer.dumps), "labels": None})
-    Folder(tmp_path).write("data.json", {"vocabulary": vocabulary})
+    known = {"fingerprint": "", "vocab": 6, "vocabulary": vocabulary_of(tokenizer, None)}
+    Folder(tmp_path).write("data.json", known)
     monkeypatch.setattr(folder, "export_folder", lambda source, target, **_: target)
     assert cli.main(["export", str(tmp_path), str(tmp_path / "out")]) == 0
     assert "without its tokenizer: transformers cannot cut text by jieba" in capsys.readouterr().out
