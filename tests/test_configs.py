@@ -44,9 +44,11 @@ ARGUMENTS = {
     "t5": ["tiny", "small", "base", "large", "3b", "11b", "v1_1_small", "v1_1_base", "v1_1_large",
            "v1_1_xl", "v1_1_xxl"],
     **{f"tasks/{task}": [""] for task in TASKS},
+    "text/lstm_lm": ["untied", "tied"],
     "text/sick": ["encoder", "lstm", "bag"],
     "text/sst2": ["encoder", "lstm", "cnn", "bag"],
     "text/tagging": ["encoder", "lstm"],
+    "text/wikitext2": ["next", "prefix", "masked", "span", "ul2"],
     "transformer": ["tiny", "small", "base", "big"],
     "ul2": ["tiny", "base", "20b"],
     "word2vec": ["skip_gram", "cbow"],
@@ -116,6 +118,7 @@ def test_a_run_is_complete(name):
         "copy_or_reverse": ("mixture", "copy", "reverse"),
         **dict.fromkeys(("sick", "sst2"), ("table",)),
         "tagging": ("conllu",),
+        **dict.fromkeys(("lstm_lm", "wikitext2"), ("text",)),
     }
     assert run.data.dataset.names == others.get(stem, (stem,))
     assert run.train.steps >= 1000

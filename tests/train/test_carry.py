@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
+from tests.helpers.quick import jit
 from tests.helpers.runs import Silent, arrays, assert_same, lines
 from tests.parity.torch_models import cell_tree
 from tfm.evaluate import leaks
@@ -96,7 +97,7 @@ def window_losses(params, cell, ids):
     return -picked.reshape(BATCH, STEPS, LENGTH).mean((0, 2))
 
 
-@pytest.mark.parametrize(("cell", "parts"), [("lstm", 1), ("lstm", 2), ("gru", 1), ("rnn", 1)])
+@pytest.mark.parametrize(("cell", "parts"), [("lstm", 2), ("gru", 1)])
 def test_windows_are_those_of_one_long_sequence(cell, parts):
     """Losses and gradients of each step of two epochs. Nothing moves, and SGD without momentum
     keeps the gradient as its state."""
@@ -106,8 +107,8 @@ def test_windows_are_those_of_one_long_sequence(cell, parts):
     params = jax.tree.map(lambda x: x + 0.1, jax.device_get(state.params))
     state = state.replace(params=jax.tree.map(jnp.asarray, params))
     ids = BYTES.astype(np.int32)
-    wanted = jax.jit(window_losses, static_argnums=1)(params, cell, ids)
-    grads = jax.jit(jax.jacrev(window_losses), static_argnums=1)(params, cell, ids)
+    losses = lambda params: window_losses(params, cell, ids)
+    wanted, grads = jit(lambda params: (losses(params), jax.jacrev(losses)(params)))(params)
     before = 0.0
     for number, batch in enumerate(batches):
         state = step(state, batch)
@@ -165,7 +166,7 @@ def test_pytorchs_loop_gives_the_same_weights():
             torch.nn.utils.clip_grad_norm_(parameters, 0.25)
             with torch.no_grad():
                 for p in parameters:
-                    p -= 20 * p.grad
+                    p.sub_(20 * p.grad)
     before = jax.device_get(state.params)
     for batch in batches:
         state = step(state, batch)
@@ -318,8 +319,8 @@ def test_long_windows_of_evaluation(folder):
 
 BAD = {
     "'decoder' has no state; 'recurrent' has": dict(
-        model={"family": "decoder", "width": 8, "layers": 1, "max_length": 8, "attention": {"heads": 1},
-               "feedforward": {"width": 8}},
+        model={"family": "decoder", "width": 8, "layers": 1, "max_length": 8,
+               "attention": {"heads": 1}, "feedforward": {"width": 8}},
     ),
     "model.bidirectional=True reads": dict(model={"bidirectional": True}),
     "objective='tag' does not read one long text": dict(objective="tag"),
