@@ -60,7 +60,6 @@ def init(
     variables = dict(module.init(key, **batch.inputs))
     params = variables.pop("params")
     optimizer.check_factors(opt, params)
-    rows = len(batch.weights)
     return TrainState(
         step=jnp.int32(0),
         params=params,
@@ -70,7 +69,7 @@ def init(
         skipped=jnp.int32(0),
         diverged=jnp.int32(-1),
         ema=None if spec.ema is None else params,
-        carry=module.init_cache(rows) if spec.carry else None,
+        carry=module.init_cache(len(batch.weights)) if spec.carry else None,
     )
 
 
