@@ -49,6 +49,7 @@ ARGUMENTS = {
     "text/sst2": ["encoder", "lstm", "cnn", "bag"],
     "text/tagging": ["encoder", "lstm"],
     "text/translation": ["transformer", "gru", "lstm", "prompt", "both", "transformer,zh"],
+    "text/lstm_lm": ["untied", "tied"],
     "text/wikitext2": ["next", "prefix", "masked", "span", "ul2"],
     "transformer": ["tiny", "small", "base", "big"],
     "ul2": ["tiny", "base", "20b"],
@@ -121,8 +122,8 @@ def test_a_run_is_complete(name):
         "copy_or_reverse": ("mixture", "copy", "reverse"),
         **dict.fromkeys(("sick", "sst2", "finetune"), ("table",)),
         "translation": ("parallel",),
-        "wikitext2": ("text",),
         "tagging": ("conllu",),
+        **dict.fromkeys(("lstm_lm", "wikitext2"), ("text",)),
     }
     assert run.data.dataset.names == others.get(stem, (stem,))
     assert run.train.steps >= 1000

@@ -139,6 +139,8 @@ class Dataset:
     max_target: int = 0  # of the second side of a pair
     padded: bool = True  # a row may be shorter than that
     aligned: bool = False  # pairs: there is one target token for each token
+    # text: row i + next_row goes on where row i ends, its first token being the last one of row i
+    next_row: int | None = None
     classes: int | None = None  # labels; None: they are numbers, not classes
     tags: int | None = None  # tags: how many there are, where they are not token ids
     label_names: tuple[str, ...] | None = None  # of classes or tags

@@ -145,6 +145,7 @@ class TextFile(Source):
             vocab=text.vocab,
             max_length=length + 1,
             padded=split != "train",
+            next_row=length // stride,
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
             encode=text.encode,
             decode=text.decode,

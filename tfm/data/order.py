@@ -64,6 +64,7 @@ class Drawn(NamedTuple):
     max_length: int | None = None  # to which they are padded; None: as long as the data's longest
     max_target: int | None = None
     packing: Packing | None = None
+    begins_B: np.ndarray | None = None  # streams: whether a row is the first of its stream
 
 
 class Kind(NamedTuple):
@@ -100,6 +101,30 @@ class Epochs:
 
     def draw(self, step: int) -> Drawn:
         return Drawn(self.rows(step))
+
+    def kinds(self) -> Sequence[Kind]:
+        return (Kind(1.0, self.draw(0)),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Streams:
+    """A text cut into as many streams as a batch has rows: each batch goes on where the one before
+    ended, row by row. Each epoch begins anew. What is left over at the end, fewer rows than a batch
+    has, is not read. The order is the same for every seed.  Mikolov et al. 2010."""
+
+    count: int  # rows of the data set
+    size: int  # of a batch
+    next_row: int  # how far the row that goes on is from the one before
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return ((self.count - 1) // self.next_row + 1) // self.size
+
+    def draw(self, step: int) -> Drawn:
+        place = int(step) % self.steps
+        window_B = np.arange(self.size, dtype=np.int64) * self.steps + place
+        return Drawn(window_B * self.next_row, begins_B=np.full(self.size, place == 0))
 
     def kinds(self) -> Sequence[Kind]:
         return (Kind(1.0, self.draw(0)),)

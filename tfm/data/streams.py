@@ -38,11 +38,21 @@ class TextStream(Corpus):
     kind, form = "text", "text"
 
     def __init__(
-        self, train: str, valid: str | float, test: str, length: int, stride: int, eos: bool
+        self,
+        train: str,
+        valid: str | float,
+        test: str,
+        length: int,
+        stride: int,
+        eos: bool,
+        eval_length: int | None = None,
     ):
         self.named = {"train": train, "valid": valid, "test": test}
         self.length, self.stride = whole("text", "length", length, 1), stride
         whole("text", "stride", stride, 1)
+        self.eval_length = length
+        if eval_length is not None:
+            self.eval_length = whole("text", "eval_length", eval_length, 1)
         self.eos = eos
         if not isinstance(valid, str):
             number("text", "valid", valid, 0, 1)
@@ -116,17 +126,20 @@ class TextStream(Corpus):
         return {"bytes": size, "words": words, **facts}
 
     def with_reading(self, reading: Reading) -> "Corpus":
-        if reading.max_length is not None and reading.max_length < self.length + 1:
-            raise UserError(
-                f"data.max_length={reading.max_length} would cut windows of length={self.length}, "
-                f"which have {self.length + 1} tokens: write another length"
-            )
+        for name in ("length", "eval_length"):
+            length = getattr(self, name)
+            if reading.max_length is not None and reading.max_length < length + 1:
+                raise UserError(
+                    f"data.max_length={reading.max_length} would cut windows of {name}={length}, "
+                    f"which have {length + 1} tokens: write another {name}"
+                )
         return super().with_reading(reading)
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
-        entry, length = self.entry(split), self.length
+        entry, train = self.entry(split), split == "train"
+        length = self.length if train else self.eval_length
         total = entry.facts["tokens"] + 1  # with the one that begins it
-        tokens, train = entry["tokens"], split == "train"
+        tokens = entry["tokens"]
         if train:
             stride, most = self.stride, (total - 1 - length) // self.stride + 1
             if total <= length:
@@ -147,6 +160,7 @@ class TextStream(Corpus):
             count=at_most(count, most, split),
             max_length=length + 1,
             padded=not train,
+            next_row=None if length % stride else length // stride,
             bytes_per_token=entry.facts["bytes"] / (total - 1),
             words_per_token=entry.facts["words"] / (total - 1),
             notes=notes(entry, split),
@@ -237,14 +251,16 @@ def text(
     test: str = "",
     stride: int = 1,
     eos: bool = False,
+    eval_length: int | None = None,
 ) -> Source:
     """Files of plain text (or .gz), as one stream of tokens in windows of `length`.
 
     Training windows begin at every `stride`-th token. Those of validation and test stand side by
-    side: each token is scored once, the first one after `bos`. `valid` is a file, or the share at
+    side: each token is scored once, the first one after `bos`; they are of `eval_length`, if it is
+    given: in longer ones, fewer tokens have little before them. `valid` is a file, or the share at
     the end of the training file that is held out. `eos`: an end id stands for each line's end.
     """
-    return TextStream(train, valid, test, length, stride, eos)
+    return TextStream(train, valid, test, length, stride, eos, eval_length)
 
 
 DATASETS: dict[str, Callable[..., Source]] = {"text": text}

@@ -37,17 +37,24 @@ class Recurrent(nn.Module):
         vector_BD: Array | None = None,
         *,
         valid_BT: Array | None = None,
+        carry: Carries | None = None,
         dropouts: Dropouts | None = None,
         train: bool = False,
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states" and, of an LSTM (with its cells) or a GRU, "gates".
-        With `head=False` the last states are given instead of the logits."""
-        check_capture(capture, "states", *(["gates"] if CELLS[self.spec.cell].gates else []))
+        """`capture` may name "states", "carry" (what layers end with; given as `carry`, they go on
+        from there) and, of an LSTM (with its cells) or a GRU, "gates". With `head=False` the last
+        states are given instead of the logits."""
+        gates = ["gates"] if CELLS[self.spec.cell].gates else []
+        check_capture(capture, "states", "carry", *gates)
         start = self._start(vector_BD, tokens_BT.shape[0])
-        x, _, intermediates = self._run(tokens_BT, start, valid_BT, dropouts, capture)
-        return outputs(self.logits(x) if head else x, capture, intermediates)
+        if start is not None and carry is not None:
+            raise UserError("give a vector_BD or a carry, not both: each says where states start")
+        start = carry if start is None else start
+        x, last, intermediates = self._run(tokens_BT, start, valid_BT, dropouts, capture)
+        ends = {"carry": last} if "carry" in capture else {}
+        return outputs(self.logits(x) if head else x, capture, {**intermediates, **ends})
 
     def _start(self, vector_BD: Array | None, batch: int) -> Carries | None:
         spec = self.spec
@@ -68,7 +75,7 @@ class Recurrent(nn.Module):
     ) -> tuple[Array, Carries, Intermediates]:
         x_BTD = drop(self.embed(tokens_BT), dropouts, "embedding")
         check_valid("valid_BT", valid_BT, {"B": x_BTD.shape[0], "T": x_BTD.shape[1]})
-        names = tuple(name for name in capture if name != "losses")
+        names = tuple(name for name in capture if name not in ("losses", "carry"))
         x, last, intermediates = self.recurrent(
             x_BTD, valid_BT=valid_BT, start=start, dropouts=dropouts, capture=names
         )

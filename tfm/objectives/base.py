@@ -28,6 +28,7 @@ class Batch(flax.struct.PyTreeNode):
     inputs: dict[str, Any]
     labels: Any
     weights: Any
+    begins_B: Any = None  # where a state is carried: whether it starts anew
 
 
 class Targets(NamedTuple):

@@ -38,7 +38,7 @@ def each_shape(objective: Objective, dataset: Dataset, plan: Plan) -> Sequence[S
 
 def _drawn(objective: Objective, dataset: Dataset, drawn: Drawn, rng: np.random.Generator) -> Batch:
     dataset = shaped(dataset, drawn.max_length, drawn.max_target)
-    batch = _prepare(objective, dataset, drawn.rows, rng)
+    batch = _prepare(objective, dataset, drawn.rows, rng).replace(begins_B=drawn.begins_B)
     return batch if drawn.packing is None else packed(batch, drawn.packing)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tfm.data.buckets import Buckets, into_buckets
 from tfm.data.dataset import Dataset
 from tfm.data.lengths import lengths_of
-from tfm.data.order import Epochs, Plan
+from tfm.data.order import Epochs, Plan, Streams
 from tfm.data.packing import PackedRows, into_rows
 from tfm.names import UserError
 from tfm.objectives.base import Objective
@@ -20,6 +20,8 @@ from tfm.run.spec import RunSpec
 def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
     """The plan by which a run reads its training data."""
     data, objective = run.data, run.objective.entry
+    if run.train.carry:
+        return _streams(run, dataset)
     if data.pack is None and data.buckets is None:
         return Epochs(len(dataset), _size(run, partial(_width, objective, dataset, 0)), run.seed)
     key = "pack" if data.pack is not None else "buckets"
@@ -38,6 +40,23 @@ def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
         for edge, row in zip(found.edges, rows, strict=True)
     ]
     return Buckets(found, tuple(sizes), run.seed)
+
+
+def _streams(run: RunSpec, dataset: Dataset) -> Plan:
+    size = _size(run, partial(_width, run.objective.entry, dataset, 0))
+    about = f"train.carry=True: data.dataset={str(run.data.dataset)!r}"
+    if dataset.next_row is None:
+        raise UserError(
+            f"{about}: its rows do not go on from one to the next; those of text(…) do, if its "
+            "stride divides its length, and those of characters(…) and bytes(…)"
+        )
+    plan = Streams(len(dataset), size, dataset.next_row)
+    if not plan.steps:
+        raise UserError(
+            f"{about} is too short: a batch of {size} rows needs as many windows side by side; "
+            "write a smaller data.batch or length"
+        )
+    return plan
 
 
 def _packed(run: RunSpec, dataset: Dataset, lengths_NS: np.ndarray) -> Plan:

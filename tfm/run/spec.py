@@ -16,7 +16,7 @@ from tfm.data.datasets import DATASETS, open_dataset
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.models import build
 from tfm.models.common import check_packable
-from tfm.models.spec import ModelSpec
+from tfm.models.spec import ModelSpec, RecurrentSpec
 from tfm.names import UserError
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
@@ -71,6 +71,7 @@ class TrainSpec(Spec):
     accumulate: int = size(1)  # parts of a batch, one after another, whose gradients are summed
     ema: float | None = rate(None)  # decay of the running mean of the weights that is evaluated
     label_smoothing: float | None = rate(None)
+    carry: bool = False  # a recurrent state goes on from batch to batch: truncated BPTT
     loss_chunk: int | None = size(None)  # positions whose logits are held at a time; None: all
     allow_leak: bool = False  # train a model that sees what it must predict
     on_nonfinite: Named = choice(lambda: ON_NONFINITE, "stop")  # loss or gradient
@@ -133,6 +134,8 @@ class RunSpec(Spec):
                 f"{{key}}={str(self.optimizer.schedule)!r}: a warm-up of {warmup} steps is longer "
                 f"than train.steps={self.train.steps}",
             )
+        if self.train.carry:
+            self._check_carry()
         if self.data.pack is not None:
             self._check_pack()
         if self.data.batch_tokens is None and self.data.batch % self.train.accumulate:
@@ -140,6 +143,20 @@ class RunSpec(Spec):
                 "train.accumulate",
                 f"{{key}}={self.train.accumulate} must divide data.batch={self.data.batch}",
             )
+
+    def _check_carry(self) -> None:
+        """That the text goes on from row to row is seen when the data is opened."""
+        objective, reason = self.objective, None
+        if not isinstance(self.model, RecurrentSpec):
+            reason = f"a model of the family {self.model.family!r} has no state; 'recurrent' has"
+        elif self.model.bidirectional:
+            reason = "model.bidirectional=True reads each window from its end as well"
+        elif objective.entry.labels_in is None or "text" not in objective.entry.forms:
+            reason = f"objective={str(objective)!r} does not read one long text; 'next_token' does"
+        elif self.data.buckets is not None:
+            reason = f"data.buckets={self.data.buckets} would change the order of the text"
+        if reason is not None:
+            raise SpecError("train.carry", f"{{key}}=True: {reason}")
 
     def _check_pack(self) -> None:
         family = self.model.family

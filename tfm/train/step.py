@@ -32,6 +32,7 @@ class TrainState(flax.struct.PyTreeNode):
     skipped: Array  # steps
     diverged: Array  # the step at which it diverged, or −1
     ema: Any = None  # the running mean of the parameters
+    carry: Any = None  # the states of a recurrent model after the last batch, one for each row
 
     def items(self) -> dict[str, dict[str, Any]]:
         """As a checkpoint holds it: what a model is evaluated with, and the rest."""
@@ -68,6 +69,7 @@ def init(
         skipped=jnp.int32(0),
         diverged=jnp.int32(-1),
         ema=None if spec.ema is None else params,
+        carry=module.init_cache(len(batch.weights)) if spec.carry else None,
     )
 
 
@@ -84,17 +86,22 @@ def train_step(
     key = jax.random.fold_in(jax.random.key(numbers["seed"]), state.step + 1)
     total = jnp.maximum(jnp.sum(batch.weights), 1)
     moving, frozen = optimizer.split(opt, state.params)
+    more = {}
+    if spec.carry:  # truncated backpropagation through time: the batch before gets no gradient
+        carry = jax.tree.map(lambda x: jnp.where(batch.begins_B[:, None], 0, x), state.carry)
+        state, more = state.replace(carry=carry), {"carry": carry}
 
-    def loss(moving, model_state, part, key):
+    def loss(moving, model_state, part, more, key):
         params = optimizer.merge(moving, frozen)
         dropouts = Dropouts(numbers["dropout"], key) if numbers["dropout"] else None
         output: Any
         output, model_state = module.apply(
             {"params": params, **model_state},
             **part.inputs,
+            **more,
             train=True,
             dropouts=dropouts,
-            capture=("losses",),
+            capture=("losses", *more),
             mutable=list(model_state),
             **head_options(spec.loss_chunk),
         )
@@ -106,25 +113,26 @@ def train_step(
         sums = {name: jnp.sum(sums[name]) for name in COUNTED}
         for auxiliary in intermediates["losses"].values():
             minimised += auxiliary / spec.accumulate
-        return minimised, (sums, model_state)
+        return minimised, (sums, model_state, {name: intermediates[name] for name in more})
 
     gradient = jax.grad(loss, has_aux=True)
 
-    def accumulate(carry, part_and_key):
-        grads, sums, model_state = carry
-        own_grads, (own_sums, model_state) = gradient(moving, model_state, *part_and_key)
+    def accumulate(before, part_and_key):
+        grads, sums, model_state = before
+        own_grads, (own_sums, model_state, last) = gradient(moving, model_state, *part_and_key)
         grads, sums = jax.tree.map(jnp.add, (grads, sums), (own_grads, own_sums))
-        return (grads, sums, model_state), None
+        return (grads, sums, model_state), last
 
     if spec.accumulate == 1:
-        grads, (sums, model_state) = gradient(moving, state.model_state, batch, key)
+        grads, (sums, model_state, last) = gradient(moving, state.model_state, batch, more, key)
     else:
-        parts = jax.tree.map(lambda x: x.reshape(spec.accumulate, -1, *x.shape[1:]), batch)
+        parts = jax.tree.map(lambda x: x.reshape(spec.accumulate, -1, *x.shape[1:]), (batch, more))
         zeros = jax.tree.map(jnp.zeros_like, moving)
         sums = {name: jnp.float32(0) for name in COUNTED}
         keys = jax.random.split(key, spec.accumulate)
-        carry = zeros, sums, state.model_state
-        (grads, sums, model_state), _ = jax.lax.scan(accumulate, carry, (parts, keys))
+        start = zeros, sums, state.model_state
+        (grads, sums, model_state), last = jax.lax.scan(accumulate, start, (*parts, keys))
+        last = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), last)
 
     norm = optax.tree.norm(grads)
     finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
@@ -142,6 +150,7 @@ def train_step(
         opt_state=opt_state,
         metrics=jax.tree.map(jnp.add, state.metrics, own),
         ema=ema,
+        **last,
     )
     # A run that has diverged no longer changes, whenever it is that this is noticed.
     stopped = state.diverged >= 0

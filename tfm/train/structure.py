@@ -67,6 +67,7 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
         accumulate=run.train.accumulate,
         ema=_on(run.train.ema),
         label_smoothing=_on(run.train.label_smoothing),
+        carry=run.train.carry,
         loss_chunk=run.train.loss_chunk,
         on_nonfinite=run.train.on_nonfinite,
     )
