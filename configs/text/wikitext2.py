@@ -36,10 +36,10 @@ BOTH = {
 }
 RUNS = {
     "next": ("next_token", DECODER, 6000),
-    "prefix": ("prefix_lm(share=0.5)", DECODER, 6000),
-    "masked": ("masked_lm", {**SMALL, "family": "encoder", "layers": 3}, 6000),
-    "span": ("span_corruption", BOTH, 4000),
-    "ul2": ("ul2", BOTH, 4000),
+    "prefix": ("prefix_lm(share=0.5)", DECODER, 3000),
+    "masked": ("masked_lm", {**SMALL, "family": "encoder", "layers": 3}, 4000),
+    "span": ("span_corruption", BOTH, 2000),
+    "ul2": ("ul2", BOTH, 2000),
 }
 
 
@@ -61,7 +61,7 @@ def get_config(what="next"):
         },
         "train": {
             "steps": steps,
-            "eval_every": 2000,
+            "eval_every": 1000,
             "log_every": 100,
             "loss_chunk": 16 if what in ("prefix", "masked") else None,  # few words are predicted
         },
