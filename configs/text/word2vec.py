@@ -6,17 +6,21 @@ Representations of Words and Phrases". The argument is skip_gram or cbow, on Wik
   tfm train --config=configs/text/word2vec.py:skip_gram --workdir=runs/word2vec
   tfm eval runs/word2vec --words=word_similarity/wordsim353.tsv,word_similarity/simlex999.txt
 
-read wikitext2/*.txt and word_similarity/* from the folder $TFM_DATA. Training takes 71 s of one
-core. Spearman's correlation on WordSim-353 (296 pairs of known words), beside gensim 4.4 with the
-same settings (width 100, window 5, 5 negatives, subsampling 1e-3, 5 epochs, rate 0.025 → 0.0001):
+read wikitext2/*.txt and word_similarity/* from the folder $TFM_DATA. Training takes 68 s of one
+core, start and compilation included. Spearman's correlation on WordSim-353 (296 pairs of known
+words) for three seeds, beside gensim 4.4 with the same settings (width 100, window 5, 5 negatives,
+subsampling 1e-3, words that occur 5 times, 5 epochs, rate 0.025 → 0.0001):
 
-             seeds                   mean
-  tfm        0.349                   0.349   (seed 0)
-  gensim     0.311  0.327  0.340     0.326   (seeds 1, 2, 3)
+            seeds                  mean    SimLex-999   words for each second of a core
+  tfm       0.349  0.360  0.348    0.352   0.195        151,000
+  gensim    0.311  0.327  0.340    0.326   0.194        255,000
 
-SGD with word2vec.c's rate for each pair works in batches if no word moves too far at once: a
-frequent word is in a thousand pairs of a batch, so the gradient of each vector is clipped. Adagrad
-with a sum for each vector reached 0.176.
+Speeds are over seconds of CPU time, on a machine that was busy; with two cores they were not
+measured. cbow was not run.
+
+SGD with word2vec.c's rate for each pair works in batches if no vector moves too far at once: a
+frequent word is in a thousand pairs of a batch, so the gradient of each vector is clipped. Without
+that it diverges. Adagrad with one sum for each vector reached 0.176.
 """
 
 from ml_collections import ConfigDict
