@@ -19,7 +19,7 @@ Speeds are over seconds of CPU time, on a machine that was busy; with two cores 
 measured. cbow was not run.
 
 SGD with word2vec.c's rate for each pair works in batches if no vector moves too far at once: a
-frequent word is in a thousand pairs of a batch, so the gradient of each vector is clipped. Without
+frequent word is in very many pairs of a batch, so the gradient of each vector is clipped. Without
 that it diverges. Adagrad with one sum for each vector reached 0.176.
 """
 
