@@ -51,15 +51,15 @@ ARGUMENTS = {
     "text/translation": ["transformer", "gru", "lstm", "prompt", "both", "transformer,zh"],
     "text/lstm_lm": ["untied", "tied"],
     "text/wikitext2": ["next", "prefix", "masked", "span", "ul2"],
+    "text/word2vec": ["skip_gram", "cbow"],
     "transformer": ["tiny", "small", "base", "big"],
     "ul2": ["tiny", "base", "20b"],
-    "word2vec": ["skip_gram", "cbow"],
 }  # fmt: skip
 FILES = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.py")}
 STEPS = ["bert:base", "cnn:", "gpt2:small", "llama:3-8b", "mlp:", "rnn:lstm,N:N", "rnn:gru,N:1",
          "rnn:rnn,1:N", "rnn:lstm,next", "seq2seq:gru,additive", "seq2seq:lstm,bilinear",
          "seq2seq:gru,none", "t5:small", "t5:v1_1_base", "transformer:base", "ul2:20b",
-         "word2vec:skip_gram", "word2vec:cbow"]  # fmt: skip
+         "text/word2vec:skip_gram", "text/word2vec:cbow"]  # fmt: skip
 SIZES = {
     "vocab": 11, "width": 8, "layers": 2, "decoder_layers": 2, "max_length": 6, "hidden": 8,
     "vector": 5, "channels": (6, 6), "classes": 3, "heads": 4, "kv_heads": 2, "head_width": 2,
@@ -82,6 +82,13 @@ def load(where):
     if where.startswith(("tasks/", "text/")):
         return train.open_data(train.read(tree(where)))[0].model
     return build.spec(tree(where))
+
+
+def small(where):
+    """The model of a config, shrunk; no data are needed."""
+    config = tree(where)
+    config["model"].setdefault("vocab", SIZES["vocab"])
+    return shrink(build.spec(config))
 
 
 def shrink(spec):
@@ -123,7 +130,7 @@ def test_a_run_is_complete(name):
         **dict.fromkeys(("sick", "sst2", "finetune"), ("table",)),
         "translation": ("parallel",),
         "tagging": ("conllu",),
-        **dict.fromkeys(("lstm_lm", "wikitext2"), ("text",)),
+        **dict.fromkeys(("lstm_lm", "wikitext2", "word2vec"), ("text",)),
     }
     assert run.data.dataset.names == others.get(stem, (stem,))
     assert run.train.steps >= 1000
@@ -155,7 +162,7 @@ def test_the_docstring_tells_the_truth(name):
 @pytest.mark.parametrize("where", STEPS)
 def test_a_gradient_step(where):
     """One step down the gradient lowers the loss; so it does with dropout on, in expectation."""
-    spec = shrink(load(where))
+    spec = small(where)
     module = build.model(spec)
     shapes = build.example(spec, 3, LENGTH)
     rng = np.random.default_rng(0)
@@ -199,7 +206,7 @@ def test_a_gradient_step(where):
 
 @pytest.mark.parametrize("where", STEPS)
 def test_intermediates_are_returned_by_name(where):
-    spec = shrink(load(where))
+    spec = small(where)
     module, inputs = build.model(spec), build.example(spec, 3, LENGTH)
     variables = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     names = ["states"]

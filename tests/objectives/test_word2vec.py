@@ -17,6 +17,9 @@ from tfm.models.spec import Word2VecSpec
 from tfm.models.word2vec import Word2Vec as Model
 from tfm.objectives.batches import train_batch
 from tfm.objectives.word2vec import Word2Vec, kept_share, noise, unigram_counts
+from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.spec import TrainSpec
+from tfm.train import step as steps
 
 VOCAB = 12
 
@@ -60,6 +63,52 @@ def test_the_loss_is_that_of_all_pairs(kind):
                 count += 1
         assert got["loss"][row] == pytest.approx(loss, rel=1e-5)
         assert got["count"][row] == count == batch.weights[row].sum()
+
+
+@pytest.mark.parametrize(("kind", "average"), [("skip_gram", False), ("cbow", True)])
+def test_a_step_moves_as_word2vec_c_does(kind, average):
+    """By the updates of word2vec.c: g = α (label − σ(f)), f = x · y; y moves by g x and x by g y.
+    There α is for each pair; here it is for their mean. Moves are added up instead of made one by
+    one, and each word of the noise weighs k / pool. The mean of a context is a mean going back too,
+    where word2vec.c gives all of it to each word.
+    """
+    objective, dataset = Word2Vec(kind=kind, window=3, negatives=5, pool=6), rows()
+    batch = train_batch(objective, dataset, Epochs(4, 4, 0), 0, 0)
+    module = Model(Word2VecSpec(vocab=VOCAB, width=4, kind=kind, average=average))
+    rate, pairs = 0.025, float(batch.weights.sum())
+    opt = OptimizerSpec(name="sgd", learning_rate=rate * pairs, clip=None)
+    spec = TrainSpec(steps=10)
+    state = steps.init(module, opt, spec, batch, jnp.uint32(0))
+    rng = np.random.default_rng(1)
+    before = {name: rng.normal(size=(VOCAB, 4)).astype(np.float32) for name in state.params}
+    state = state.replace(params=jax.tree.map(jnp.asarray, before))
+    numbers = steps.numbers_of(opt, spec, {}, 0)
+    step = jit(lambda *x: steps.train_step(module, objective, opt, spec, *x))
+    after = step(state, batch, numbers).params
+
+    syn0, syn1neg = (before[name].astype(np.float64) for name in ("input", "output"))
+    moved0, moved1 = syn0.copy(), syn1neg.copy()
+    for row in range(4):
+        words, valid = batch.inputs["words_BC"][row], batch.inputs["valid_BC"][row]
+        pool = batch.inputs["candidates_BN"][row, 7:]
+        for t in np.flatnonzero(valid):
+            around = [
+                s for s in np.flatnonzero(valid) if s != t and abs(s - t) <= batch.labels[row, t]
+            ]
+            if kind == "skip_gram":
+                reads, targets = [words[t]], words[around]
+            else:
+                reads, targets = words[around], words[[t][: len(around)]]
+            for target in targets:
+                x, neu1e = syn0[reads].mean(0), np.zeros(4)
+                for word, label, weight in [(target, 1, 1.0), *((w, 0, 5 / 6) for w in pool)]:
+                    g = rate * weight * (label - 1 / (1 + np.exp(-x @ syn1neg[word])))
+                    neu1e += g * syn1neg[word]
+                    moved1[word] += g * x
+                for word in reads:
+                    moved0[word] += neu1e / len(reads)
+    np.testing.assert_allclose(after["input"], moved0, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after["output"], moved1, rtol=1e-5, atol=1e-6)
 
 
 def test_how_far_and_which_noise():

@@ -142,6 +142,25 @@ def test_names_decide_what_decays(params):
     jax.tree_util.tree_map_with_path(check, params, moved)
 
 
+def test_the_vectors_of_a_table_are_clipped_one_by_one(params):
+    """One step of SGD: each row of the embedding by hand, all else moves by its gradient."""
+    spec = OptimizerSpec(name="sgd", learning_rate=0.5, clip=None, clip_rows=2.5)
+    moved = run(spec, params, 1)
+
+    def check(path, old, new, grad):
+        wanted = np.array(grad)
+        if path[-1].key == "embedding":
+            norms = [math.sqrt(sum(x * x for x in row)) for row in wanted.tolist()]
+            assert min(norms) < 2.5 < max(norms)
+            wanted = np.stack([g * min(1, 2.5 / n) for g, n in zip(wanted, norms, strict=True)])
+        np.testing.assert_allclose(new, old - 0.5 * wanted, rtol=1e-5, atol=1e-6)
+
+    jax.tree_util.tree_map_with_path(check, params, moved, random(params, 1))
+    optimizer.check_params(spec, params)
+    with pytest.raises(UserError, match="clip_rows=2.5: no table of vectors moves in this model"):
+        optimizer.check_params(dataclasses.replace(spec, frozen="embed/.*"), params)
+
+
 @pytest.mark.parametrize(
     ("text", "formula"),
     [
@@ -228,4 +247,4 @@ def test_factors_that_cannot_be(params):
         OptimizerSpec(factor_paths=("(",), factors=(1.0,))
     spec = OptimizerSpec(factor_paths=("embed/.*", "x"), factors=(1.0, 1.0))
     with pytest.raises(UserError, match="'x' is the path of no parameter that moves"):
-        optimizer.check_factors(spec, params)
+        optimizer.check_params(spec, params)

@@ -35,6 +35,7 @@ class OptimizerSpec(Spec):
     weight_decay: float | None = field(None, least=0)
     decay_mask: str = r"kernel|embedding|input|output"  # names of what decays, as an expression
     clip: float | None = field(1.0, above=0)  # of the gradient's norm
+    clip_rows: float | None = field(None, above=0)  # of that of each vector in a table of vectors
     b1: float = rate(0.9)
     b2: float = rate(0.999)
     eps: float = field(1e-8, above=0)
@@ -103,7 +104,7 @@ def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
 
 def numbers(spec: OptimizerSpec) -> dict[str, Any]:
     """What the compiled step is given, and may be given otherwise without compiling again."""
-    names = ("learning_rate", "weight_decay", "clip", "factors")
+    names = ("learning_rate", "weight_decay", "clip", "clip_rows", "factors")
     values = {name: getattr(spec, name) for name in names}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -138,9 +139,15 @@ def merge(moving: Tree, frozen: Tree) -> Tree:
     return unflatten_dict({**flatten_dict(moving), **flatten_dict(frozen)})
 
 
-def check_factors(spec: OptimizerSpec, params: Tree) -> None:
-    """Raise if a path that has a learning rate of its own is that of no parameter that moves."""
-    paths = ["/".join(path) for path in flatten_dict(split(spec, params)[0])]
+def check_params(spec: OptimizerSpec, params: Tree) -> None:
+    """Raise if the spec speaks of parameters that are not there, or do not move."""
+    moving = flatten_dict(split(spec, params)[0])
+    paths = ["/".join(path) for path in moving]
+    if spec.clip_rows is not None and not any(map(_is_table, moving)):
+        raise UserError(
+            f"optimizer.clip_rows={spec.clip_rows}: no table of vectors moves in this model; it "
+            f"has {', '.join(sorted(paths)[:4])}, …"
+        )
     for text in spec.factor_paths:
         if not any(re.fullmatch(text, path) for path in paths):
             raise UserError(
@@ -163,6 +170,11 @@ def update(
     if "clip" in numbers:
         shrink = numbers["clip"] / jnp.maximum(norm, numbers["clip"])
         grads = jax.tree.map(lambda g: g * shrink.astype(g.dtype), grads)
+    if "clip_rows" in numbers:
+        most = numbers["clip_rows"]
+        grads = jax.tree_util.tree_map_with_path(
+            lambda path, g: _clip_rows(g, most) if _is_table(path) else g, grads
+        )
     decays = None
     if "weight_decay" in numbers:
         share = numbers["weight_decay"]
@@ -189,6 +201,16 @@ def _factor(spec: OptimizerSpec, path: tuple[Any, ...]) -> int | None:
     text = "/".join(_names(path))
     found = (i for i, pattern in enumerate(spec.factor_paths) if re.fullmatch(pattern, text))
     return next(found, None)
+
+
+def _is_table(path: tuple[Any, ...]) -> bool:
+    """Whether each row of a parameter is the vector of one thing, as a word or a position."""
+    return _names(path)[-1] in ("embedding", "input", "output")
+
+
+def _clip_rows(g_VD: Array, most: Array) -> Array:
+    norm_V1 = jnp.sqrt(jnp.sum(jnp.square(g_VD), -1, keepdims=True))
+    return g_VD * (most / jnp.maximum(norm_V1, most)).astype(g_VD.dtype)
 
 
 def _decays(spec: OptimizerSpec, path: tuple[Any, ...]) -> bool:

@@ -59,7 +59,7 @@ def init(
     key = jax.random.fold_in(jax.random.key(seed), 0)
     variables = dict(module.init(key, **batch.inputs))
     params = variables.pop("params")
-    optimizer.check_factors(opt, params)
+    optimizer.check_params(opt, params)
     return TrainState(
         step=jnp.int32(0),
         params=params,

@@ -60,6 +60,7 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
         learning_rate=1.0,
         weight_decay=_on(run.optimizer.weight_decay),
         clip=_on(run.optimizer.clip),
+        clip_rows=_on(run.optimizer.clip_rows),
         factors=(1.0,) * len(run.optimizer.factors),
     )
     train = TrainSpec(
