@@ -37,9 +37,9 @@ class Encoder(nn.Module):
         train: bool = False,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights" and "pooled"."""
+        """`capture` may name "states", "weights", "details" and "pooled"."""
         check_packed(self.spec, segment_BT)
-        check_capture(capture, "states", "weights", "pooled")
+        check_capture(capture, "states", "weights", "details", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
         embed = TokenEmbedding(
             known(spec.vocab), dims, spec.types, spec.scale_embedding, name="embed"
