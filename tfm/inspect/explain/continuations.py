@@ -21,68 +21,68 @@ class Continuation(NamedTuple):
     probabilities: list[float]
 
 
-def continuations(loaded: LoadedRun, passage: Passage, words: Vocabulary) -> list[Continuation]:
+def continuations(
+    loaded: LoadedRun, passage: Passage, words: Vocabulary, logits_V: np.ndarray
+) -> list[Continuation]:
     """The most probable next tokens, each followed by the most probable ones after it."""
     name = "decoder_input_BT" if passage.written == "target" else "tokens_BT"
-    begin = passage.inputs[name].shape[1]
+    tokens_BT = passage.inputs[name]
+    begin = tokens_BT.shape[1]
     longest = getattr(loaded.spec, "max_length", None) or begin + STEPS
-    room = min(STEPS, longest - begin + 1)  # the last one that is written is not read
-    logits_V = _run(loaded)(loaded.variables, passage.inputs)[0, begin - 1]
-    first_C = np.argsort(-np.asarray(logits_V))[:CANDIDATES]
-    return _greedy(loaded, passage, name, first_C, np.asarray(logits_V), room, words)
+    steps = min(STEPS, longest - begin + 1)  # the last one that is written is not read
+    p_V = np.exp(logits_V - np.max(logits_V))
+    p_V /= p_V.sum()
+    first_C = np.argsort(-logits_V, kind="stable")[:CANDIDATES]
+    found = [Continuation([int(id_)], [float(p_V[id_])]) for id_ in first_C]
+    tokens_CT = np.pad(
+        np.concatenate([np.repeat(tokens_BT, len(first_C), 0), first_C[:, None]], 1),
+        ((0, 0), (0, STEPS)),
+    ).astype(np.int32)
+    _go_on(loaded, passage, name, tokens_CT[:, : begin + steps - 1], begin, found, words)
+    return found
 
 
 def write(loaded: LoadedRun, passage: Passage, words: Vocabulary) -> tuple[list[int], bool]:
     """What the model writes for a source, and whether it came to its end."""
     longest = min(getattr(loaded.spec, "max_length", None) or LONGEST, LONGEST)
-    logits_V = np.asarray(_run(loaded)(loaded.variables, passage.inputs)[0, 0])
-    best = np.argmax(logits_V)[None]
     name = "decoder_input_BT"
-    ((ids, _),) = _greedy(loaded, passage, name, best, logits_V, longest - 1, words)
-    ended = ids[-1] == words.special.eos
-    return ids[:-1] if ended else ids, ended
+    tokens_BT = np.pad(passage.inputs[name], ((0, 0), (0, longest - 1)))
+    found = Continuation([words.start], [1.0])
+    _go_on(loaded, passage, name, tokens_BT, 0, [found], words)
+    ended = found.ids[-1] == words.special.eos
+    # What was written last is not read: a model reads `longest` tokens, with the first.
+    return (found.ids[1:-1], True) if ended else (found.ids[1:longest], False)
 
 
-def _run(loaded: LoadedRun) -> Any:
-    return jax.jit(lambda variables, inputs: loaded.model.apply(variables, **inputs))
-
-
-def _greedy(
+def _go_on(
     loaded: LoadedRun,
     passage: Passage,
     name: str,
-    first_C: np.ndarray,
-    logits_V: np.ndarray,
-    steps: int,
+    tokens_CT: np.ndarray,
+    begin: int,
+    found: list[Continuation],
     words: Vocabulary,
-) -> list[Continuation]:
-    """Each candidate goes on for `steps` tokens at most, until it ends.
-
-    What stands after a token does not change it, so all steps are of one shape.
-    """
-    count, begin = len(first_C), passage.inputs[name].shape[1]
-    room_CT = ((0, count - 1), (0, max(steps - 1, 0)))
-    tokens_CT = np.pad(passage.inputs[name], room_CT, mode="edge")
-    rest = {
-        key: np.repeat(x, count, 0) for key, x in passage.inputs.items() if key != name
+) -> None:
+    """Add to each of `found`, whose last token stands at `begin`, until all end or there is no
+    place. What stands after a token does not change it, so all steps are of one shape."""
+    inputs = {
+        key: np.repeat(x, len(found), 0) for key, x in passage.inputs.items() if key != name
     }
 
     @jax.jit
-    def step(variables: Any, tokens_CT: Any, at: Any) -> Any:
-        logits_CTV = loaded.model.apply(variables, **{name: tokens_CT}, **rest)
+    def step(variables: Any, inputs: Any, tokens_CT: Any, at: Any) -> Any:
+        logits_CTV = loaded.model.apply(variables, **{name: tokens_CT}, **inputs)
         log_p_CV = jax.nn.log_softmax(jnp.take(logits_CTV, at, axis=1).astype(jnp.float32))
         return jnp.argmax(log_p_CV, -1), jnp.max(log_p_CV, -1)
 
-    p_V = np.exp(logits_V - np.max(logits_V))
-    found = [Continuation([int(id_)], [float(p_V[id_] / p_V.sum())]) for id_ in first_C]
-    next_C = first_C
-    for at in range(begin, begin + steps - 1):
-        tokens_CT[:, at] = next_C
-        next_C, log_p_C = (np.asarray(x) for x in step(loaded.variables, tokens_CT, at))
-        for row, (id_, log_p) in enumerate(zip(next_C, log_p_C, strict=True)):
-            if found[row].ids[-1] != words.special.eos:
-                found[row].ids.append(int(id_))
-                found[row].probabilities.append(float(np.exp(log_p)))
+    for at in range(begin, tokens_CT.shape[1]):
+        made = step(loaded.variables, inputs, tokens_CT, at)
+        next_C, log_p_C = (np.asarray(x) for x in made)
+        for one, id_, log_p in zip(found, next_C, log_p_C, strict=True):
+            if at == begin or one.ids[-1] != words.special.eos:
+                one.ids.append(int(id_))
+                one.probabilities.append(float(np.exp(log_p)))
         if all(one.ids[-1] == words.special.eos for one in found):
             break
-    return found
+        if at + 1 < tokens_CT.shape[1]:
+            tokens_CT[:, at + 1] = next_C

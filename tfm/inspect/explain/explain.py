@@ -16,6 +16,7 @@ from tfm.inspect.explain.passage import (
     Passage,
     class_names,
     passage,
+    writes_on,
     with_target,
 )
 from tfm.inspect.explain.terms import bias_by_distance, terms
@@ -89,7 +90,9 @@ def explain(
         notes.append("The model gives states and no prediction, so there is no loss.")
     if found.logits is not None and (read.labels is None or np.all(read.labels < 0)):
         read.labels, read.loss_of = heads.own_choice(found.logits), "what the model itself chooses"
-    loss = None if found.logits is None else heads.loss_of(loaded, read)
+    loss = None
+    if found.logits is not None and read.labels is not None:
+        loss = heads.loss_of(found.logits, read.labels)
     looks = [_look(loaded, read, found, site, loss is not None) for site in found.sites]
     if isinstance(spec, TransformerSpec) and not looks:
         notes.append(f"The mixer {str(spec.mixer)!r} has no weights between tokens to look at.")
@@ -187,9 +190,9 @@ def _positions(found: Forward, looks: list[Look]) -> list[tuple[str, str, Pictur
 
 
 def _next(loaded: LoadedRun, read: Passage, words: Vocabulary, found: Forward) -> Next | None:
-    logits = found.logits
-    if logits is None or logits.shape[1] < 2:
+    if found.logits is None or found.logits.shape[1] < 2:
         return None
+    logits = found.logits
     length = len(read.sequences[read.written])
     rows = list(range(length)) if len(logits) == length else []
     names = class_names(loaded, words, logits.shape[1])
@@ -203,11 +206,8 @@ def _next(loaded: LoadedRun, read: Passage, words: Vocabulary, found: Forward) -
         wanted = np.unique(np.argsort(-logits, 1)[:, :NAMED])
     texts = words.names(wanted) if names is None else [names[i] for i in wanted]
     goes_on: list[Continuation] = []
-    writes = loaded.spec.family in ("decoder", *WRITERS) or (
-        loaded.spec.family == "recurrent" and read.loss_of.startswith("each token")
-    )
-    if writes and not getattr(loaded.spec, "bidirectional", False) or loaded.spec.family in WRITERS:
-        goes_on = continuations(loaded, read, words)
+    if writes_on(loaded):
+        goes_on = continuations(loaded, read, words, found.logits[-1])
         texts_of = {id_ for one in goes_on for id_ in one.ids}
         extra = sorted(texts_of - set(map(int, wanted)))
         texts = [*texts, *(words.names(extra) if names is None else [names[i] for i in extra])]

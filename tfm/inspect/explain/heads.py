@@ -12,6 +12,7 @@ from tfm.inspect.explain.passage import Passage
 from tfm.layers.stack import SCANNED
 from tfm.run.load import LoadedRun
 
+REPEATS = 3  # rows with an earlier place of the same token, that a mass is the mean of
 FIRST_ROW = 2  # before it, the first token, the previous one and itself are hardly apart
 TAGGED, SPREAD = 0.4, 0.85
 TAGS = {  # the mass that decides, and what is said of the head
@@ -28,7 +29,7 @@ RULE = (
     "Weights of a row are divided by their sum. Each mass is the mean, over rows t ≥ 2, of the "
     "weight on one kind of key: itself s = t, previous s = t − 1, next s = t + 1, first s = 0, "
     "induction: keys s < t whose token before is the token at t, same: keys s < t with the token at "
-    "t (both over rows where there are such keys). Entropy is the mean of −Σ w log₂ w, and its "
+    f"t (both over rows where there are such keys, at least {REPEATS}). Entropy is the mean of −Σ w log₂ w, and its "
     "share is that of log₂ of the number of visible keys. The tag is the kind with the greatest "
     f"mass, if that is at least {TAGGED}; else “spread” if the entropy's share is at least "
     f"{SPREAD}; else “mixed”. In cross-attention the kinds are first, last and monotone: "
@@ -91,7 +92,8 @@ def _of_head(
         has = counted
         if kind in ("induction", "same", "next"):  # not every row has such a key
             has = counted & np.any(pairs_TS & visible_TS, 1)
-        found[kind] = _mean(np.sum(share_TS * pairs_TS, 1), has)
+        few = kind in ("induction", "same") and has.sum() < REPEATS
+        found[kind] = None if few else _mean(np.sum(share_TS * pairs_TS, 1), has)
     found["tag"] = tag(found)
     return found
 
@@ -140,15 +142,14 @@ def silenced(loaded: LoadedRun, passage: Passage, site: Site) -> np.ndarray | No
         return _loss(loaded.model.apply(changed, **inputs), labels_T)
 
     run = functools.partial(loss, loaded.variables, passage.inputs, passage.labels)
-    whole = float(run(0, -1))
-    return np.array(
-        [[float(run(layer, h)) - whole for h in range(site.heads)] for layer in site.layers]
-    )
+    whole = run(0, -1)
+    each = [[run(layer, h) - whole for h in range(site.heads)] for layer in site.layers]
+    return np.array(each)
 
 
-def loss_of(loaded: LoadedRun, passage: Passage) -> float:
-    run = jax.jit(lambda variables, inputs: loaded.model.apply(variables, **inputs))
-    return float(_loss(run(loaded.variables, passage.inputs), passage.labels))
+def loss_of(logits: np.ndarray, labels_T: np.ndarray) -> float:
+    """The mean −log p of the labels, where there are any."""
+    return float(_loss(jnp.asarray(logits), labels_T))
 
 
 def own_choice(logits: np.ndarray) -> np.ndarray:
@@ -157,7 +158,6 @@ def own_choice(logits: np.ndarray) -> np.ndarray:
 
 
 def _loss(out: Any, labels_T: Any) -> Any:
-    """The mean −log p of the labels, where there are any."""
     if isinstance(out, dict):
         out = out.get("masked_lm", next(iter(out.values())))
     logits = out[0] if out.ndim == 3 else out

@@ -73,7 +73,7 @@ def passage(
     _check("text", ids, spec.vocab, _longest(spec))
     inputs["tokens_BT"] = np.array([ids], np.int32)
     found = Passage(inputs, {"tokens": ids}, "tokens")
-    if _predicts_next(loaded):
+    if writes_on(loaded):
         found.labels = np.array([*ids[1:], -1])
         found.loss_of = "each token, from those before it"
     elif spec.family == "encoder" and "masked_lm" in spec.outputs:  # type: ignore[attr-defined]
@@ -131,8 +131,9 @@ def with_target(found: Passage, target: list[int], words: Vocabulary, ended: boo
     )
 
 
-def _predicts_next(loaded: LoadedRun) -> bool:
-    if loaded.spec.family == "decoder":
+def writes_on(loaded: LoadedRun) -> bool:
+    """Whether the model predicts the next token."""
+    if loaded.spec.family in ("decoder", *WRITERS):
         return True
     of = "" if loaded.run is None else loaded.run.objective.names[0]
     return loaded.spec.family == "recurrent" and of == "next_token"
