@@ -350,9 +350,7 @@ class RecurrentMixer(nn.Module):
         start = None if cache is None else [[cache]]
         shown = "details" in context.capture
         capture = ("states", "gates") if shown and CELLS[self.cell].gates else ()
-        x_BTH, last, found = stack(
-            x_BTD, valid_BT=context.valid_BT, start=start, capture=capture
-        )
+        x_BTH, last, found = stack(x_BTD, valid_BT=context.valid_BT, start=start, capture=capture)
         made = {name.replace("_NB", "_B"): x[0] for name, x in found.items()}
         made = {f"cell_{name}" if name == "states_BTH" else name: x for name, x in made.items()}
         out = self.dims.dense(self.dims.width, kernel_init=self.dims.residual_init, name="out")

@@ -79,8 +79,8 @@ class SeqToSeq(nn.Module):
         capture: tuple[str, ...] = (),
     ) -> Any:
         """`capture` may name "states", "weights" and "details" (of attention) and "gates" (of an
-        LSTM or a GRU); each side's are under "encoder", "decoder". With `head=False` what the head reads is given
-        instead of the logits."""
+        LSTM or a GRU); each side's are under "encoder", "decoder". With `head=False` what the head
+        reads is given instead of the logits."""
         gates = ("gates",) if CELLS[self.spec.cell].gates else ()
         attends = ("weights", "details") if self.spec.attends else ()
         check_capture(capture, "states", *gates, *attends)

@@ -65,13 +65,11 @@ def _go_on(
 ) -> None:
     """Add to each of `found`, whose last token stands at `begin`, until all end or there is no
     place. What stands after a token does not change it, so all steps are of one shape."""
-    inputs = {
-        key: np.repeat(x, len(found), 0) for key, x in passage.inputs.items() if key != name
-    }
+    inputs = {key: np.repeat(x, len(found), 0) for key, x in passage.inputs.items() if key != name}
 
     @jax.jit
     def step(variables: Any, inputs: Any, tokens_CT: Any, at: Any) -> Any:
-        logits_CTV = loaded.model.apply(variables, **{name: tokens_CT}, **inputs)
+        logits_CTV: Any = loaded.model.apply(variables, **{name: tokens_CT}, **inputs)
         log_p_CV = jax.nn.log_softmax(jnp.take(logits_CTV, at, axis=1).astype(jnp.float32))
         return jnp.argmax(log_p_CV, -1), jnp.max(log_p_CV, -1)
 

@@ -16,8 +16,8 @@ from tfm.inspect.explain.passage import (
     Passage,
     class_names,
     passage,
-    writes_on,
     with_target,
+    writes_on,
 )
 from tfm.inspect.explain.terms import bias_by_distance, terms
 from tfm.inspect.explain.vocabulary import Vocabulary, of_run
@@ -80,7 +80,7 @@ def explain(
     read = passage(loaded, words, text, target, second)
     notes = list(loaded.messages)
     if spec.family in WRITERS and target is None:
-        read = with_target(read, *write(loaded, read, words), words)
+        read = with_target(read, words, *write(loaded, read, words))
         notes.append("The target was written by the model itself, greedily (--target gives one).")
     if layers is not None:
         notes.append(f"Shown are the layers {', '.join(map(str, layers))} (--layers).")
@@ -93,7 +93,8 @@ def explain(
     loss = None
     if found.logits is not None and read.labels is not None:
         loss = heads.loss_of(found.logits, read.labels)
-    looks = [_look(loaded, read, found, site, loss is not None) for site in found.sites]
+    worth = heads.silenced(loaded, read, found.sites) if loss is not None and found.sites else {}
+    looks = [_look(loaded, read, found, site, worth.get(site.name)) for site in found.sites]
     if isinstance(spec, TransformerSpec) and not looks:
         notes.append(f"The mixer {str(spec.mixer)!r} has no weights between tokens to look at.")
     return Explanation(
@@ -116,10 +117,9 @@ def explain(
 
 
 def _look(
-    loaded: LoadedRun, read: Passage, found: Forward, site: Site, has_loss: bool
+    loaded: LoadedRun, read: Passage, found: Forward, site: Site, worth: np.ndarray | None
 ) -> Look:
     measured = heads.statistics(site, read.sequences)
-    worth = heads.silenced(loaded, read, site) if has_loss else None
     for n, row in enumerate(measured):
         for h, one in enumerate(row):
             one["silenced"] = None if worth is None else float(worth[n, h])

@@ -13,7 +13,6 @@ from tfm.inspect.explain.passage import WRITERS, Passage
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.recurrent import CELLS
 from tfm.layers.stack import SCANNED
-from tfm.models.common import known
 from tfm.models.encoder_decoder import EncoderDecoderSpec
 from tfm.models.spec import SeqToSeqSpec, TransformerSpec
 from tfm.names import UserError
@@ -74,7 +73,9 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
 
     out, made = run(loaded.variables, passage.inputs, names)
     made.pop("losses", None)
-    sides = made if spec.family in WRITERS else {spec.family: made}
+    sides = {spec.family: made}
+    if spec.family in WRITERS:  # which jax.jit returns in the order of the alphabet
+        sides = {side: made[side] for side in ("encoder", "decoder")}
     kept = {side: _kept(arrays, side, layers) for side, arrays in sides.items()}
     if isinstance(spec, SeqToSeqSpec):
         sites = _alignment(spec, kept["decoder"])
@@ -88,9 +89,10 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
 def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arrays:
     """The example's arrays, without its axis, as float32; of layers, those that are wanted."""
     found = {}
-    for name, x in arrays.items():
+    for name, made in arrays.items():
         stem, _, axes = name.rpartition("_")
-        x = np.asarray(x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x)
+        real = jnp.issubdtype(made.dtype, jnp.floating)
+        x = np.asarray(made.astype(jnp.float32) if real else made)
         if axes.startswith("N"):
             beyond = [n for n in layers or () if n >= len(x)]
             if beyond:
@@ -118,24 +120,18 @@ def _sites(spec: Any, sides: dict[str, Arrays], layers: list[int] | None) -> lis
     for side, arrays in sides.items():
         rows = {"encoder": "source", "decoder": "target"}[side] if both else "tokens"
         title = f"{side.capitalize()}: " if both else ""
-        own = [
-            (side, "", rows, spec.mixer.names[0], spec.attention, f"{title}self-attention"),
-            ("cross", "cross_", "source", "cross", cross, "Cross-attention, target → source"),
-        ]
-        for name, prefix, cols, branch, attention, shown in own:
+        mixer = spec.mixer.names[0]
+        attends = getattr(spec.used_mixer, "needs_attention", False)
+        shown = "self-attention" if attends else mixer.replace("_", " ")
+        own = (side, "", rows, mixer, spec.attention if attends else None, f"{title}{shown}")
+        other = ("cross", "cross_", "source", "cross", cross, "Cross-attention, target → source")
+        for name, prefix, cols, branch, attention, text in (own, other):
             part = _part(arrays, prefix)
             if "weights_NHTS" in part:
                 numbers = layers or list(range(len(part["weights_NHTS"])))
-                if branch in ("linear_attention", "token_mlp"):
-                    shown, attention = f"{title}{branch.replace('_', ' ')}", None
-                found.append(
-                    Site(name, _capital(shown), rows, cols, numbers, part, side, branch, attention)
-                )
+                title_ = text[0].upper() + text[1:]
+                found.append(Site(name, title_, rows, cols, numbers, part, side, branch, attention))
     return found
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:
@@ -168,11 +164,3 @@ def site_params(params: Any, site: Site, layer: int) -> Any:
     if not site.stack:
         return params[site.branch]
     return layer_params(params, site.stack, layer)[site.branch]
-
-
-def max_length(spec: Any) -> int | None:
-    return getattr(spec, "max_length", None)
-
-
-def vocab(spec: Any) -> int:
-    return known(getattr(spec, "decoder_vocab", None) or spec.vocab)

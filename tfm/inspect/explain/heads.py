@@ -1,6 +1,5 @@
 """What each head does, in numbers: where its mass lies, a plain tag, and what it is worth."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ from jax import numpy as jnp
 
 from tfm.inspect.explain.forward import Site, site_params
 from tfm.inspect.explain.passage import Passage
-from tfm.layers.stack import SCANNED
+from tfm.layers.stack import SCANNED, UNROLLED
 from tfm.run.load import LoadedRun
 
 REPEATS = 3  # rows with an earlier place of the same token, that a mass is the mean of
@@ -28,9 +27,10 @@ TAGS = {  # the mass that decides, and what is said of the head
 RULE = (
     "Weights of a row are divided by their sum. Each mass is the mean, over rows t ≥ 2, of the "
     "weight on one kind of key: itself s = t, previous s = t − 1, next s = t + 1, first s = 0, "
-    "induction: keys s < t whose token before is the token at t, same: keys s < t with the token at "
-    f"t (both over rows where there are such keys, at least {REPEATS}). Entropy is the mean of −Σ w log₂ w, and its "
-    "share is that of log₂ of the number of visible keys. The tag is the kind with the greatest "
+    "induction: keys s < t whose token before is the token at t, same: keys s < t with the token "
+    f"at t (both over rows where there are such keys, at least {REPEATS}). Entropy is the mean of "
+    "−Σ w log₂ w, and its share is that of log₂ of the number of visible keys. The tag is the kind "
+    "with the greatest "
     f"mass, if that is at least {TAGGED}; else “spread” if the entropy's share is at least "
     f"{SPREAD}; else “mixed”. In cross-attention the kinds are first, last and monotone: "
     "keys within one place of t · S / T."
@@ -127,24 +127,45 @@ def value_norms(site: Site, params: Any) -> np.ndarray | None:
     return np.stack(each)
 
 
-def silenced(loaded: LoadedRun, passage: Passage, site: Site) -> np.ndarray | None:
-    """By how much the loss grows when one head gives nothing, NH. None: it cannot be silenced.
+def silenced(
+    loaded: LoadedRun, passage: Passage, sites: list[Site]
+) -> dict[str, np.ndarray | None]:
+    """By how much the loss grows when one head gives nothing, NH for each site; None where a head
+    cannot be silenced.
 
     A head's rows of the output projection are zeroed; where there is none, its values are.
     """
-    silence = _silencer(loaded, site)
-    if silence is None:
-        return None
+    ones = {
+        site.name: np.ones((_count(loaded.params, site), site.heads), np.float32)
+        for site in sites
+        if _rows(loaded.params, site)
+    }
 
     @jax.jit
-    def loss(variables: Any, inputs: Any, labels_T: Any, layer: Any, head: Any) -> Any:
-        changed = {**variables, "params": silence(variables["params"], layer, head)}
-        return _loss(loaded.model.apply(changed, **inputs), labels_T)
+    def loss(variables: Any, inputs: Any, labels_T: Any, keep: dict[str, Any]) -> Any:
+        params = variables["params"]
+        for site in sites:
+            if site.name in keep:
+                params = _without(params, site, keep[site.name])
+        out = loaded.model.apply({**variables, "params": params}, **inputs)
+        return _loss(out, labels_T)
 
-    run = functools.partial(loss, loaded.variables, passage.inputs, passage.labels)
-    whole = run(0, -1)
-    each = [[run(layer, h) - whole for h in range(site.heads)] for layer in site.layers]
-    return np.array(each)
+    def measured(keep: dict[str, np.ndarray]) -> float:
+        return float(loss(loaded.variables, passage.inputs, passage.labels, keep))
+
+    whole, found = measured(ones), dict[str, np.ndarray | None]()
+    for site in sites:
+        if site.name not in ones:
+            found[site.name] = None
+            continue
+        grown_NH = np.zeros((len(site.layers), site.heads))
+        for n, layer in enumerate(site.layers):
+            for h in range(site.heads):
+                keep_NH = ones[site.name].copy()
+                keep_NH[layer, h] = 0
+                grown_NH[n, h] = measured({**ones, site.name: keep_NH}) - whole
+        found[site.name] = grown_NH
+    return found
 
 
 def loss_of(logits: np.ndarray, labels_T: np.ndarray) -> float:
@@ -166,45 +187,40 @@ def _loss(out: Any, labels_T: Any) -> Any:
     return -jnp.sum(picked_T * (labels_T >= 0)) / jnp.maximum(jnp.sum(labels_T >= 0), 1)
 
 
-def _silencer(loaded: LoadedRun, site: Site) -> Any:
-    """A function of (params, layer, head) that gives the params without that head."""
-    own = site_params(loaded.params, site, site.layers[0])
-    heads = site.heads
+def _rows(params: Any, site: Site) -> list[tuple[str, str, int]]:
+    """The arrays that a head has rows of: their part, their name and the axis of heads."""
+    own = site_params(params, site, site.layers[0])
     if "out" in own:
-        which, axis = [("out", "kernel")], 0
-    elif "value" in own and own["value"]["kernel"].shape[1] == heads:
-        which, axis = [("value", "kernel")], 1
-        which += [("value", "bias")] if "bias" in own["value"] else []
+        return [("out", "kernel", 0)]
+    if "value" not in own or own["value"]["kernel"].shape[1] != site.heads:
+        return []
+    return [("value", "kernel", 1)] + ([("value", "bias", 0)] if "bias" in own["value"] else [])
+
+
+def _count(params: Any, site: Site) -> int:
+    """How many layers there are, shown or not."""
+    if not site.stack:
+        return 1
+    own = params[site.stack]
+    if SCANNED in own:
+        return int(jax.tree.leaves(own[SCANNED])[0].shape[0])
+    return sum(UNROLLED.fullmatch(name) is not None for name in own)
+
+
+def _without(params: Any, site: Site, keep_NH: Any) -> Any:
+    """The parameters, each head's rows times what is kept of it."""
+    params = jax.tree.map(lambda leaf: leaf, params)  # new dicts
+    scanned = bool(site.stack) and SCANNED in params[site.stack]
+    if not site.stack:
+        blocks = [params[site.branch]]
+    elif scanned:
+        blocks = [params[site.stack][SCANNED][site.branch]]
     else:
-        return None
-    axes = {("out", "kernel"): axis, ("value", "kernel"): axis, ("value", "bias"): 0}
-    scan = bool(site.stack) and SCANNED in loaded.params[site.stack]
-
-    def zeroed(leaf: Any, axis: int, layer: Any, head: Any) -> Any:
-        keep_H = jnp.arange(heads) != head
-        shape = [1] * leaf.ndim
-        shape[axis + scan] = heads
-        keep = keep_H.reshape(shape)
-        if scan:
-            at = jnp.arange(leaf.shape[0]).reshape(-1, *[1] * (leaf.ndim - 1)) == layer
-            keep = keep | ~at
-        return leaf * keep
-
-    def silence(params: Any, layer: Any, head: Any) -> Any:
-        params = jax.tree.map(lambda leaf: leaf, params)  # a copy of the dicts
-        if not site.stack:
-            places = [params[site.branch]]
-        elif scan:
-            places = [params[site.stack][SCANNED][site.branch]]
-        else:
-            own = params[site.stack]
-            places = [own[f"layer_{n}"][site.branch] for n in site.layers]
-        numbers = site.layers if not scan and site.stack else [layer]
-        for number, place in zip(numbers, places, strict=True):
-            for part, leaf in which:
-                gone = jnp.where(layer == number, head, -1)
-                own_leaf = place[part][leaf]
-                place[part][leaf] = zeroed(own_leaf, axes[part, leaf], layer, gone)
-        return params
-
-    return silence
+        blocks = [params[site.stack][f"layer_{n}"][site.branch] for n in range(len(keep_NH))]
+    for part, name, axis in _rows(params, site):
+        for n, block in enumerate(blocks):
+            leaf, keep = block[part][name], keep_NH if scanned else keep_NH[n]
+            after = leaf.ndim - axis - 1 - scanned
+            shape = keep.shape[:-1] + (1,) * axis + keep.shape[-1:] + (1,) * after
+            block[part][name] = leaf * keep.reshape(shape).astype(leaf.dtype)
+    return params

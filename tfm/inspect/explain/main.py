@@ -12,11 +12,13 @@ RUN is a run folder, trained or imported, of any family but Word2Vec. What a tra
 writes is its own greedy translation unless --target gives one. --second is the second sentence of
 a model that classifies two. In a model that fills in words, [MASK] stands for the word. A model
 whose data are ids reads numbers: "5 3 8". --with puts a second run beside the first, and the
-difference of their maps; both must cut the text into the same tokens. --layers chooses layers; without
-it the maps of a large model are coarser, so that the page stays below 10 MB, and it says so. --npz
-writes all numbers in full precision. Code that a run folder holds is run only with --trust.
+difference of their maps; both must cut the text into the same tokens. --layers chooses layers;
+without it the maps of a large model are coarser, so that the page stays below 10 MB, and it says
+so. --npz writes all numbers in full precision. Code that a run folder holds is run only with
+--trust.
 """
 
+import io
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -24,7 +26,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfm import arguments
-from tfm.folder import disk_errors
 from tfm.inspect.explain.explain import explain, numbers
 from tfm.inspect.explain.page import page
 from tfm.names import UserError
@@ -49,32 +50,38 @@ def main(argv: Sequence[str]) -> None:
     if len(given.words) < 2:
         raise UserError('the text is empty: write tfm explain RUN "text"')
     options, trust = given.options, "trust" in given.flags
+    layers = _layers(options["layers"]) if "layers" in options else None
     cache_compilations()
     check_compiler()
     first, text = given.words
     runs = [load(folder, options.get("checkpoint", "best"), trust)
             for folder in (first, options.get("with")) if folder]  # fmt: skip
-    layers = _layers(options["layers"]) if "layers" in options else None
-    wanted = {"target": options.get("target"), "second": options.get("second"), "layers": layers}
-    found = [explain(runs[0], text, **wanted)]
-    if len(runs) > 1:
-        found.append(explain(runs[1], text, **wanted))
-        if found[0].name == found[1].name:
-            found[0].name, found[1].name = str(runs[0].folder), str(runs[1].folder)
+    target, second = options.get("target"), options.get("second")
+    found = [explain(run, text, target, second, layers) for run in runs]
+    if len({one.name for one in found}) < len(found):
+        for one, run in zip(found, runs, strict=True):
+            one.name = str(run.folder)
     made, notes = page(found)
     out = pathlib.Path(options.get("out", "explain.html"))
-    with disk_errors(str(out)):
-        out.write_text(made, "utf-8")
+    _write(out, made.encode())
     if "npz" in options:
         arrays = {f"{one.name}/{name}" if len(found) > 1 else name: x
                   for one in found for name, x in numbers(one).items()}  # fmt: skip
         path = pathlib.Path(options["npz"])
-        with disk_errors(str(path)), path.open("wb") as file:
-            np.savez_compressed(file, **arrays)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **arrays)
+        _write(path, buffer.getvalue())
         print(f"the numbers are in {path}")
     for note in notes:
         print(note, file=sys.stderr)
     print(f"open {out} in a browser ({len(made.encode()) / 1e6:.1f} MB)")
+
+
+def _write(path: pathlib.Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as e:
+        raise UserError(f"cannot write {path}: {e.strerror}") from e
 
 
 def _layers(text: str) -> list[int]:

@@ -131,17 +131,15 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
         ]  # fmt: skip
     for name in TERMS:
         if name in look.terms:
-            maps[name] = [
-                [_map(look.terms[name][h], None if visible is None else visible[0, h], blobs, factor)
-                 for h in count]
-            ]  # fmt: skip
+            own = look.terms[name]
+            shown = [None] * site.heads if visible is None else visible[0]
+            maps[name] = [[_map(own[h], shown[h], blobs, factor) for h in count]]
     mask: Any = None
     if visible is not None:
         same = bool(np.all(visible == visible[:1, :1]))
-        shown = visible[:1, :1] if same else visible
         mask = [
             [blobs.bits(coarser(x_TS.astype(float), factor) > 0) for x_TS in x_HTS]
-            for x_HTS in shown
+            for x_HTS in (visible[:1, :1] if same else visible)
         ]
     norms = look.value_norms
     return {

@@ -100,9 +100,7 @@ def _prompt(
     return Passage(inputs, {"tokens": ids}, "tokens", own, "each token of the target")
 
 
-def _pair(
-    spec: Any, words: Vocabulary, source: list[int], target: list[int] | None
-) -> Passage:
+def _pair(spec: Any, words: Vocabulary, source: list[int], target: list[int] | None) -> Passage:
     longest = _longest(spec)
     _check("text", source, spec.vocab, longest)
     written = [words.start, *(target or ())]
@@ -118,7 +116,7 @@ def _pair(
     return found
 
 
-def with_target(found: Passage, target: list[int], words: Vocabulary, ended: bool) -> Passage:
+def with_target(found: Passage, words: Vocabulary, target: list[int], ended: bool) -> Passage:
     """The passage with a target that the model wrote itself."""
     written = [words.start, *target]
     last = words.special.eos if ended else -1

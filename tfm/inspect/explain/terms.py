@@ -18,9 +18,7 @@ TERMS = ("content_content", "content_position", "position_content", "position_po
 REACH = 32  # distances of a bias that are shown, on each side
 
 
-def terms(
-    spec: Any, params: Any, side: Arrays, site: Site
-) -> dict[str, np.ndarray] | str:
+def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, np.ndarray] | str:
     """The four terms HTS of the first layer's score, or why there are none.
 
     A norm is taken at the scale that it has for each token, at which it is linear.
@@ -35,7 +33,7 @@ def terms(
     if spec.norm.embedding:
         return "a norm stands between the embeddings and the first layer"
     if spec.norm.placement == "post" or spec.norm.kind == "none":
-        scale_T1, own = 1.0, {}
+        scale_T1, own = np.ones((1, 1)), {}
     elif spec.norm.kind in ("layer", "rms"):
         layer = layer_params(params, site.stack, 0)
         name = "norm" if spec.parallel else f"{site.branch}_norm"
@@ -88,7 +86,7 @@ def bias_by_distance(site: Site) -> tuple[np.ndarray, list[int]] | None:
     if bias_NHTS is None:
         return None
     rows, cols = bias_NHTS.shape[2:]
-    reach = [d for d in range(-min(REACH, rows - 1), min(REACH, cols - 1) + 1)]
+    reach = list(range(-min(REACH, rows - 1), min(REACH, cols - 1) + 1))
     each = [np.diagonal(bias_NHTS, d, 2, 3) for d in reach]
     if any(np.ptp(x, axis=-1).max() > 1e-6 for x in each):
         return None  # it depends on more than the distance

@@ -46,9 +46,11 @@ def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Wa
     """One for each side. `embedded` are embeddings that a model does not capture, by sequence."""
     out = []
     for side, arrays in found.sides.items():
-        rows = {"encoder": "source", "decoder": "target"}[side] if spec.family in WRITERS else "tokens"
+        rows = (
+            {"encoder": "source", "decoder": "target"}[side] if spec.family in WRITERS else "tokens"
+        )
         stages = [
-            Stage("pieces", "Text → pieces → ids", "text = piece₁ piece₂ …,  id = place in the list",
+            Stage("pieces", "Text → pieces → ids", "text = piece₁ piece₂ …,  id = its number",
                   "The tokenizer cuts the text into pieces. To the model each is a number.",
                   shows="pieces"),
         ]  # fmt: skip
@@ -108,15 +110,16 @@ def _transformer(
         if own is None or own.spec is None:
             gates = _gates(arrays, rows)
             text = formulas.mixer(spec.mixer)
-            stages.append(Stage("mixer", f"Mixer: {mixer.replace('_', ' ')}", f"y = mixer(x)", text,
+            stages.append(Stage("mixer", f"Mixer: {mixer.replace('_', ' ')}", "y = mixer(x)", text,
                                 [*gates, *_one(arrays, f"{mixer}_out", rows, "y")]))  # fmt: skip
         else:
             stages.append(_joined("", own, arrays, f"{mixer}_out", rows))
         stages += _residual(spec, arrays, mixer, rows)
     if "cross" in sites and "cross_in_NTD" in arrays:
         if placement != "post":
-            stages.append(Stage("cross_norm", "Norm before cross-attention", f"norm(x) = {norm}", "",
-                                _one(arrays, "cross_in", rows)))  # fmt: skip
+            title = "Norm before cross-attention"
+            read = _one(arrays, "cross_in", rows)
+            stages.append(Stage("cross_norm", title, f"norm(x) = {norm}", "", read))
         stages += _attention("cross_", sites["cross"])
         stages.append(_joined("cross_", sites["cross"], arrays, "cross_out", rows))
         stages += _residual(spec, arrays, "cross", rows)
@@ -210,10 +213,9 @@ def _joined(prefix: str, site: Site, arrays: Arrays, out: str, rows: str) -> Sta
 
 def _gates(arrays: Arrays, rows: str) -> list[Picture]:
     found = []
-    for name, x in arrays.items():
-        if name.startswith("gate_"):
-            gate = name.split("_")[1]
-            found.append(Picture(formulas.GATE_NAMES[gate], "NTH", x, rows))
+    for gate, label in formulas.GATE_NAMES.items():
+        if f"gate_{gate}_NTH" in arrays:
+            found.append(Picture(label, "NTH", arrays[f"gate_{gate}_NTH"], rows))
     for name, label in (("cells_NTH", "c: the cell"), ("cell_states_NTH", "h: the state")):
         if name in arrays:
             found.append(Picture(label, "NTH", arrays[name], rows))
@@ -230,7 +232,9 @@ def _plain(
         stages.append(Stage("embedding", "Embedding", "x = E[id]", "", pictures))
     if "states_NTH" in arrays:
         formula = formulas.GATES.get(spec.cell, "h′ = f(x, h)")
-        text = "One step for each token. A gate is between 0 (shut) and 1 (open), feature by feature."
+        text = (
+            "One step for each token. A gate is between 0 (shut) and 1 (open), feature by feature."
+        )
         if len(arrays["states_NTH"][0, 0]) > spec.hidden:
             text += " The left half reads forwards, the right half backwards."
         gates = _gates(arrays, rows)

@@ -191,7 +191,7 @@ function attentionView(root) {
       await drawGrid();
       gridNote.textContent = `${own.layers.length} × ${own.heads}, click one`;
       mapTitle.textContent = `Layer ${layer}, head ${state.head}: ${MAP_NAMES[state.map]}`;
-      formula.textContent = own.formulas[state.map] ?? own.terms[state.map] ?? "";
+      formula.replaceChildren(...math(own.formulas[state.map] ?? own.terms[state.map] ?? ""));
     }
     const room = (panel) => Math.max(200, Math.min(panel.holder.clientWidth || 500, 680));
     mapFigures(shown, room(panels[0])).forEach((figure, i) => {
@@ -202,7 +202,6 @@ function attentionView(root) {
     });
     if (before !== null && shown[0]) legendBox.replaceChildren(legend(scaleFor(shown, shown.length - 1)));
     const figure = lineFigure(shown, Math.max(220, (lineCanvas.parentElement.clientWidth || 300) - 32));
-    lineCanvas.figure = figure;
     if (figure) paint(lineCanvas, figure);
     drawStrips(shown[two ? state.run : 0], before !== null);
     drawReadout(shown[two ? state.run : 0]);

@@ -89,15 +89,21 @@ function paint(canvas, figure) {
   context.setTransform(sharp, 0, 0, sharp, 0, 0);
   context.clearRect(0, 0, figure.width, figure.height);
   figure.draw(new CanvasPen(context));
+  canvas.figure = figure;
+}
+
+// A formula, with what follows "_" as a subscript.
+function math(text) {
+  return text.split(/_(head|[A-Za-z]{1,2}(?![A-Za-z]))/).map((part, i) => (i % 2 ? make("sub", {}, part) : part));
 }
 
 // Make an element: make("button", {class: "head", onclick}, "text", child…). Text is never HTML.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
+    if (value === null || value === undefined || (value === false && !name.startsWith("aria-"))) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : value);
+    else element.setAttribute(name, value === true && !name.startsWith("aria-") ? "" : value);
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;

@@ -27,7 +27,7 @@ function heatMap({ matrix, mask, scale, width, rowNames, colNames, factor, marks
   const longest = (names) => Math.max(...names.map((name) => shortened(name).length)) * 6.6 + 10;
   let left = longest(rowNames), top = longest(colNames);
   const square = matrix.rows === matrix.cols;
-  const size = (space) => Math.min(26, space / matrix.cols);
+  const size = (space) => Math.min(36, space / matrix.cols);
   const rowsFit = factor === 1 && (width - left) / matrix.cols >= LABELLED;
   if (!rowsFit) left = top = 6;
   const cell = size(width - left - 2), height = square ? cell : Math.max(Math.min(26, 420 / matrix.rows), 0.5);

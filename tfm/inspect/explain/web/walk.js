@@ -42,11 +42,11 @@ function walkView(root) {
     panel = null;
     const walk = walkNow();
     cards = walk.stages.map((stage, i) => {
-      const shapes = stage.pictures.map((p) => `${p.label}_${p.axes} = ${p.sizes.join(" × ")}`).join("   ");
+      const shapes = stage.pictures.map((p) => `${p.label}_${p.axes} = ${p.sizes.join(" × ")}`).join(",  ");
       const body = make("div", { class: "pictures" });
       const readout = make("div", { class: "readout" });
       const element = make("section", { class: "card stage", id: `stage-${stage.name}` },
-        make("header", {}, make("span", { class: "number" }, String(i + 1)), make("h2", {}, stage.title), make("span", { class: "math" }, stage.formula)),
+        make("header", {}, make("span", { class: "number" }, String(i + 1)), make("h2", {}, stage.title), make("span", { class: "math" }, ...math(stage.formula))),
         stage.text ? make("p", { class: "soft" }, stage.text) : null,
         make("div", { class: "shape", title: [...new Set(stage.pictures.flatMap((p) => [...p.axes]))].map((axis) => `${axis}: ${SIZE_WORDS[axis] ?? axis}`).join(", ") }, shapes), body, readout);
       const card = { stage, element, body, readout, near: false, holders: [] };
@@ -158,6 +158,7 @@ function walkView(root) {
       if (holder.values) {
         const row = holder.picture.rows ? activeRow() : 0;
         const texts = row === null || row >= holder.matrix.rows ? [] : Array.from({ length: Math.min(8, holder.matrix.cols) }, (_, i) => show(at(holder.matrix, row, i)));
+        holder.values.style.maxWidth = `${Math.max(150, holder.figure.width)}px`;
         holder.values.textContent = texts.length ? `[${texts.join(", ")}${holder.matrix.cols > 8 ? ", …" : ""}]` : "";
       }
     }
