@@ -267,7 +267,9 @@ def test_four_terms_of_content_and_position_add_up_to_the_score(tmp_path, kind, 
     )  # fmt: skip
     (look,) = explain(run, TEXT).looks
     assert tuple(look.terms) == TERMS
-    close(sum(look.terms.values()), look.site.arrays["score_NHTS"][0], 1e-4)
+    close(
+        sum(term.pairs_HTS for term in look.terms.values()), look.site.arrays["score_NHTS"][0], 1e-4
+    )
 
 
 def test_the_term_of_positions_alone(tmp_path):
@@ -276,7 +278,8 @@ def test_the_term_of_positions_alone(tmp_path):
     p = float64(run.params)["decoder"]
     table, own = p["table"]["table_w_LD"][:6], p["layers"]["attention"]
     q, k = (np.einsum("td,dhk->thk", table, own[name]["kernel"][0]) for name in ("query", "key"))
-    close(found.looks[0].terms["position_position"], np.einsum("thk,shk->hts", q, k) / 2)
+    wanted = np.einsum("thk,shk->hts", q, k) / 2
+    close(found.looks[0].terms["position_position"].pairs_HTS, wanted)
     titles = [title for title, _, _ in found.pictures]
     assert titles == ["Position table (decoder)", "How alike are two positions? (decoder)"]
     close(found.pictures[0][2].data, table)

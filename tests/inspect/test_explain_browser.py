@@ -140,6 +140,12 @@ def click(browser, element):
     drawn(browser)
 
 
+def leave(browser):
+    """The mouse to where nothing is."""
+    ActionChains(browser).move_to_element(one(browser, "#text")).perform()
+    drawn(browser)
+
+
 def pixels(browser, canvas):
     return browser.execute_script("return arguments[0].toDataURL()", canvas)
 
@@ -151,6 +157,16 @@ def test_text_is_shown_and_never_run(browser, small):
     assert len(every(browser, "script")) == 2
     opened(browser, small, "view=attention")
     assert one(browser, "#strip-rows .token").text == EVIL.replace(" ", "·")
+
+
+def to_bars(browser, uri):
+    """They are drawn when they come near the screen."""
+    opened(browser, uri)
+    browser.execute_script("document.querySelector('.bars').scrollIntoView()")
+    for _ in range(100):
+        if every(browser, ".bar"):
+            break
+        time.sleep(0.05)
 
 
 def bars(browser):
@@ -173,8 +189,7 @@ def slide(browser, name, value):
 
 
 def test_the_sliders_change_the_bars(browser, small):
-    opened(browser, small)
-    browser.execute_script("document.querySelector('.bars').scrollIntoView()")
+    to_bars(browser, small)
     assert bars(browser) == list(BARS[1])
     assert [bar.text for bar in every(browser, ".bar b")] == ["a", "b", EVIL.replace(" ", "·")]
     for temperature in (0.5, 2):
@@ -194,7 +209,7 @@ def test_the_sliders_change_the_bars(browser, small):
 
 
 def test_the_next_token_can_be_picked(browser, small):
-    opened(browser, small)
+    to_bars(browser, small)
     click(browser, one(browser, ".bar"))
     assert state(browser, "pick") == 1
     assert [chip.text.split() for chip in every(browser, ".goes-on .token")] == [
@@ -258,8 +273,7 @@ def test_hover_previews_and_a_click_pins(browser, small, runs):
     assert f"layer {n}, head {h}" in ranking.split("\n")[1]
     cell(browser, canvas, 1, 3).perform()
     assert one(browser, "#tip").text.endswith("hidden by the mask")
-    ActionChains(browser).move_to_element(one(browser, "#text")).perform()
-    drawn(browser)
+    leave(browser)
     assert not tip.is_displayed()
     click(browser, one(browser, "#clear"))
     assert state(browser, "row") is None
@@ -304,13 +318,13 @@ def test_a_link_reopens_the_view(browser, small):
     click(browser, one(browser, "[data-layer='1'][data-head='1']"))
     click(browser, one(browser, "#choose-map [data-value=logits]"))
     click(browser, every(browser, "#strip-rows .token")[4])
+    leave(browser)
     link, shown = browser.current_url, pixels(browser, one(browser, "#map"))
     opened(browser, link.split("#")[0], link.split("#")[1])
     assert [state(browser, name) for name in ("view", "layer", "head", "map", "row")] == [
         "attention", 1, 1, "logits", 4,
     ]  # fmt: skip
-    ActionChains(browser).move_to_element(one(browser, "#text")).perform()
-    drawn(browser)
+    leave(browser)
     assert pixels(browser, one(browser, "#map")) == shown
     browser.execute_script("location.hash = 'view=attention&layer=0&map=mask'")
     drawn(browser)

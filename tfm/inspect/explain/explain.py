@@ -19,7 +19,7 @@ from tfm.inspect.explain.passage import (
     with_target,
     writes_on,
 )
-from tfm.inspect.explain.terms import bias_by_distance, terms
+from tfm.inspect.explain.terms import Term, bias_by_distance, terms
 from tfm.inspect.explain.vocabulary import Vocabulary, of_run
 from tfm.inspect.explain.walk import Picture, Walk, walks
 from tfm.models.spec import TransformerSpec
@@ -36,7 +36,7 @@ class Look:
     site: Site
     heads: list[list[dict[str, Any]]]  # by layer and head
     value_norms: np.ndarray | None  # NHS
-    terms: dict[str, np.ndarray]  # of the first layer, HTS each
+    terms: dict[str, Term]  # of the first layer's score
     formulas: dict[str, str]  # by map
 
 
@@ -123,7 +123,7 @@ def _look(
     for n, row in enumerate(measured):
         for h, one in enumerate(row):
             one["silenced"] = None if worth is None else float(worth[n, h])
-    parts: dict[str, np.ndarray] | str = {}
+    parts: dict[str, Term] | str = {}
     if site.stack and isinstance(loaded.spec, TransformerSpec):
         parts = terms(loaded.spec, loaded.params, found.sides[site.stack], site)
     own = {} if site.spec is None else {
@@ -248,7 +248,7 @@ def numbers(found: Explanation) -> Arrays:
                 out[f"{look.site.name}.head_{kind}_NH"] = np.array(each, float)
         if look.value_norms is not None:
             out[f"{look.site.name}.value_norm_NHS"] = look.value_norms
-        out |= {f"{look.site.name}.{name}_HTS": x for name, x in look.terms.items()}
+        out |= {f"{look.site.name}.{name}_HTS": term.pairs_HTS for name, term in look.terms.items()}
     for name, pieces in found.sequences.items():
         out[f"{name}.ids"] = np.array([id_ for _, id_ in pieces])
     if found.forward.logits is not None:

@@ -22,7 +22,9 @@ class Blobs:
     def size(self) -> int:
         return sum(map(len, self.texts))
 
-    def add(self, x: np.ndarray, where: np.ndarray | None = None) -> dict[str, Any]:
+    def add(
+        self, x: np.ndarray, where: np.ndarray | None = None, exact: bool = False
+    ) -> dict[str, Any]:
         """A matrix. `where` tells which of its numbers matter for the range of the others."""
         x = np.asarray(x, np.float32)
         x = x if x.ndim == 2 else x.reshape(1, -1)
@@ -31,7 +33,7 @@ class Blobs:
         shown = x if where is None else x[where]
         low, high = (float(shown.min()), float(shown.max())) if shown.size else (0.0, 0.0)
         about = {"shape": list(x.shape), "low": low, "high": high}
-        if x.size <= EXACT:
+        if exact or x.size <= EXACT:
             return {**about, "type": "f4", "blob": self.pack(x.astype("<f4"))}
         step = (high - low) / 255 or 1.0
         codes = np.clip(np.round((x - low) / step), 0, 255).astype(np.uint8)

@@ -130,10 +130,12 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
             for n in layers
         ]  # fmt: skip
     for name in TERMS:
-        if name in look.terms:
-            own = look.terms[name]
-            shown = [None] * site.heads if visible is None else visible[0]
-            maps[name] = [[_map(own[h], shown[h], blobs, factor) for h in count]]
+        if name in look.terms:  # the page multiplies them
+            left, right = (_coarser_rows(side, factor) for side in look.terms[name])
+            maps[name] = [
+                [{"left": blobs.add(left[:, h], exact=True),
+                  "right": blobs.add(right[:, h], exact=True)} for h in count]
+            ]  # fmt: skip
     mask: Any = None
     if visible is not None:
         same = bool(np.all(visible == visible[:1, :1]))
@@ -166,6 +168,13 @@ def _map(
     small = coarser(x_TS, factor, visible_TS)
     where = None if visible_TS is None else coarser(visible_TS.astype(float), factor) > 0
     return blobs.add(small, where)
+
+
+def _coarser_rows(x_THK: np.ndarray, factor: int) -> np.ndarray:
+    """The mean of a product is the product of the means, over all pairs of two groups."""
+    starts = np.arange(0, len(x_THK), factor)
+    sizes = np.diff([*starts, len(x_THK)])
+    return np.add.reduceat(x_THK, starts, 0) / sizes[:, None, None]
 
 
 def _thumb(x_TS: np.ndarray) -> np.ndarray:

@@ -4,11 +4,9 @@ With x = c + p, a score that is linear in q and in k is the sum of four: content
 content with position, position with content, position with position.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax import numpy as jnp
-from jax.tree_util import Partial
 
 from tfm.inspect.explain.forward import Arrays, Site, layer_params, site_params
 from tfm.layers.attention import AttentionSpec
@@ -18,8 +16,19 @@ TERMS = ("content_content", "content_position", "position_content", "position_po
 REACH = 32  # distances of a bias that are shown, on each side
 
 
-def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, np.ndarray] | str:
-    """The four terms HTS of the first layer's score, or why there are none.
+class Term(NamedTuple):
+    """A part of the score, left · right: the query's side THK and the key's side SHK."""
+
+    left: np.ndarray
+    right: np.ndarray
+
+    @property
+    def pairs_HTS(self) -> np.ndarray:
+        return np.einsum("THK,SHK->HTS", self.left, self.right)
+
+
+def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, Term] | str:
+    """The four terms of the first layer's score, or why there are none.
 
     A norm is taken at the scale that it has for each token, at which it is linear.
     """
@@ -50,12 +59,20 @@ def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, np.ndar
     k_SG = site.arrays["k_NSGK"][0]
     key = "query" if attention.share_qk else "key"
     q_p, k_p = _projected(weights, "query", p_TD, q_TH), _projected(weights, key, p_TD, k_SG)
-    held = {name.removeprefix("score_"): x for name, x in weights.items() if "score_" in name}
-    score = Partial(attention.score.entry.fn, **held)
-    pairs = [(a, b) for a in (q_TH - q_p, q_p) for b in (k_SG - k_p, k_p)]
-    return {
-        name: _scored(score, q, k, attention) for name, (q, k) in zip(TERMS, pairs, strict=True)
-    }
+    lefts, rights = (q_TH - q_p, q_p), (k_SG - k_p, k_p)
+    found = [
+        Term(_left(attention, weights, q), np.repeat(k, attention.heads // attention.groups, 1))
+        for q in lefts
+        for k in rights
+    ]
+    return dict(zip(TERMS, found, strict=True))
+
+
+def _left(attention: AttentionSpec, weights: Any, q_THK: np.ndarray) -> np.ndarray:
+    """What the score multiplies keys with."""
+    if attention.score == "bilinear":
+        return np.einsum("THK,HKJ->THJ", q_THK, np.asarray(weights["score_w_HKJ"]))
+    return q_THK * q_THK.shape[-1] ** (-0.5 if attention.score == "scaled_dot" else 0)
 
 
 def _deviation(x_TD: np.ndarray, kind: str, eps: float) -> np.ndarray:
@@ -67,14 +84,6 @@ def _projected(weights: Any, name: str, p_TD: np.ndarray, like: np.ndarray) -> n
     if name not in weights:
         return p_TD.reshape(like.shape)
     return np.einsum("TD,DHK->THK", p_TD, np.asarray(weights[name]["kernel"]))
-
-
-def _scored(
-    score: Partial, q_THK: np.ndarray, k_SGK: np.ndarray, attention: AttentionSpec
-) -> np.ndarray:
-    k_SHK = np.repeat(k_SGK, attention.heads // attention.groups, 1)
-    at = {f"{x}_pos_B{axis}": jnp.arange(len(q_THK))[None] for x, axis in (("q", "T"), ("k", "S"))}
-    return np.asarray(score(jnp.asarray(q_THK)[None], jnp.asarray(k_SHK)[None], **at))[0]
 
 
 def bias_by_distance(site: Site) -> tuple[np.ndarray, list[int]] | None:

@@ -58,6 +58,23 @@ function maskOf(site, layer, head) {
 }
 
 const weighted = new Map(); // weights times what their values move
+const products = new Map(); // terms of the score
+
+// The product of two matrices of vectors, as a map.
+function product(left, right, mask) {
+  const values = new Float32Array(left.rows * right.rows);
+  let low = Infinity, high = -Infinity;
+  for (let t = 0; t < left.rows; t++) {
+    for (let s = 0; s < right.rows; s++) {
+      let sum = 0;
+      for (let k = 0; k < left.cols; k++) sum += at(left, t, k) * at(right, s, k);
+      const i = t * right.rows + s;
+      values[i] = sum;
+      if (!mask || mask.values[i]) { low = Math.min(low, sum); high = Math.max(high, sum); }
+    }
+  }
+  return { rows: left.rows, cols: right.rows, values, low, high };
+}
 
 // A promise of {matrix, mask}: mask is null, or a matrix of 0 and 1. Null where there is no such map.
 async function mapOf(site, name, layer, head) {
@@ -65,7 +82,13 @@ async function mapOf(site, name, layer, head) {
   if (name === "mask") return mask && { matrix: { ...mask, low: 0, high: 1 }, mask: null };
   const own = name === "value" ? site.maps.weights : site.maps[name];
   if (!own || !own[layer] || !own[layer][head]) return null;
-  const matrix = await unpack(own[layer][head]);
+  const about = own[layer][head];
+  if (about.left) {
+    const key = about.left.blob;
+    if (!products.has(key)) products.set(key, product(await unpack(about.left), await unpack(about.right), mask));
+    return { matrix: products.get(key), mask };
+  }
+  const matrix = await unpack(about);
   if (name !== "value") return { matrix, mask };
   const key = own[layer][head].blob;
   if (!weighted.has(key)) {
