@@ -25,7 +25,7 @@ from tfm.inspect.explain.walk import Picture, Walk, walks
 from tfm.models.spec import TransformerSpec
 from tfm.run.load import LoadedRun
 
-HELD_LOGITS = 400_000  # numbers: positions beyond that are left out, but never the last one
+HELD_LOGITS = 200_000  # numbers: positions beyond that are left out, but never the last one
 NAMED = 100  # candidates whose names are held, of a large vocabulary
 
 

@@ -17,6 +17,7 @@ class Blobs:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self._places: dict[str, int] = {}  # what is the same is held once
 
     @property
     def size(self) -> int:
@@ -47,8 +48,11 @@ class Blobs:
 
     def pack(self, x: np.ndarray) -> int:
         raw = zlib.compress(np.ascontiguousarray(x).tobytes(), 6)
-        self.texts.append(base64.b64encode(raw).decode())
-        return len(self.texts) - 1
+        text = base64.b64encode(raw).decode()
+        if text not in self._places:
+            self._places[text] = len(self.texts)
+            self.texts.append(text)
+        return self._places[text]
 
 
 def coarser(x_TS: np.ndarray, factor: int, where: np.ndarray | None = None) -> np.ndarray:

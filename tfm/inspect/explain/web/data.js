@@ -84,7 +84,7 @@ async function mapOf(site, name, layer, head) {
   if (!own || !own[layer] || !own[layer][head]) return null;
   const about = own[layer][head];
   if (about.left) {
-    const key = about.left.blob;
+    const key = `${about.left.blob} ${about.right.blob}`;
     if (!products.has(key)) products.set(key, product(await unpack(about.left), await unpack(about.right), mask));
     return { matrix: products.get(key), mask };
   }
