@@ -99,7 +99,7 @@ def explain(
         notes.append(f"The mixer {str(spec.mixer)!r} has no weights between tokens to look at.")
     return Explanation(
         name=loaded.folder.name or str(loaded.folder),
-        text=text,
+        text=" → ".join(filter(None, [text, second, target])),
         facts=_facts(loaded, found),
         notes=notes,
         sequences={

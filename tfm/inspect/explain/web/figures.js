@@ -27,10 +27,10 @@ function heatMap({ matrix, mask, scale, width, rowNames, colNames, factor, marks
   const longest = (names) => Math.max(...names.map((name) => shortened(name).length)) * 6.6 + 10;
   let left = longest(rowNames), top = longest(colNames);
   const square = matrix.rows === matrix.cols;
-  const size = (space) => Math.min(36, space / matrix.cols);
+  const size = (space) => Math.min(44, space / matrix.cols);
   const rowsFit = factor === 1 && (width - left) / matrix.cols >= LABELLED;
   if (!rowsFit) left = top = 6;
-  const cell = size(width - left - 2), height = square ? cell : Math.max(Math.min(26, 420 / matrix.rows), 0.5);
+  const cell = size(width - left - 2), height = square ? cell : Math.max(Math.min(cell, 620 / matrix.rows), 0.5);
   const box = { left, top, cell, height, rows: matrix.rows, cols: matrix.cols };
   return {
     box,
@@ -100,7 +100,10 @@ function lines({ matrix, mask, scale, width, rowNames, colNames, factor, marks }
       for (const [share, t, s] of drawn.slice(-4000)) {
         pen.curve(left, y(t), right, y(s), accent, 0.6 + 3 * share, Math.min(1, 0.12 + 0.88 * share));
       }
-      const named = new Set(drawn.slice(-8).map(([, , s]) => s));
+      const named = new Set(); // the strongest, as far as their labels do not cover each other
+      for (const [, , s] of drawn.slice(-12).reverse()) {
+        if ([...named].every((other) => Math.abs(y(other) - y(s)) >= 12)) named.add(s);
+      }
       const label = (names, x, anchor, mark, pinned, extra) => names.forEach((name, i) => {
         const strong = i === mark || i === pinned;
         if (!labelled && !strong && !extra.has(i)) return;
