@@ -223,7 +223,7 @@ def test_the_next_token_can_be_picked(browser, small):
     assert not every(browser, ".goes-on .token")
 
 
-def test_a_token_is_pinned_and_unpinned(browser, small):
+def test_a_token_is_pinned_and_unpinned(browser, small, runs):
     opened(browser, small, "view=attention")
     before = pixels(browser, one(browser, "#map"))
     token = every(browser, "#strip-rows .token")[3]
@@ -231,6 +231,12 @@ def test_a_token_is_pinned_and_unpinned(browser, small):
     assert state(browser, "row") == 3
     assert "pinned" in token.get_attribute("class")
     assert "row=3" in browser.current_url
+    ranking = one(browser, ".two .card:nth-child(2)").text.split("\n")
+    weights_NHS = runs[0].looks[0].site.arrays["weights_NHTS"][:, :, 3]
+    n, h, _s = np.unravel_index(weights_NHS.argmax(), weights_NHS.shape)
+    assert ranking[0] == "What heads look at most, from 3"
+    assert ranking[1] == f"layer {n}, head {h}"
+    assert any(line.endswith(f"{weights_NHS.max():.3f}") for line in ranking[2:5])
     assert pixels(browser, one(browser, "#map")) != before
     click(browser, token)
     assert state(browser, "row") is None

@@ -38,6 +38,7 @@ class Look:
     value_norms: np.ndarray | None  # NHS
     terms: dict[str, Term]  # of the first layer's score
     formulas: dict[str, str]  # by map
+    muted: str  # what was done to a head that was silenced
 
 
 @dataclasses.dataclass
@@ -140,6 +141,7 @@ def _look(
         heads.value_norms(site, loaded.params),
         parts if isinstance(parts, dict) else {},
         own,
+        heads.how_silenced(loaded.params, site),
     )
 
 

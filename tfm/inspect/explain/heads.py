@@ -197,6 +197,13 @@ def _rows(params: Any, site: Site) -> list[tuple[str, str, int]]:
     return [("value", "kernel", 1)] + ([("value", "bias", 0)] if "bias" in own["value"] else [])
 
 
+def how_silenced(params: Any, site: Site) -> str:
+    names = {part for part, _, _ in _rows(params, site)}
+    if "out" in names:
+        return "the head's rows of W_o are zero"
+    return "the head's values are zero" if names else "it was not measured"
+
+
 def _count(params: Any, site: Site) -> int:
     """How many layers there are, shown or not."""
     if not site.stack:

@@ -158,6 +158,7 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
         "thumbs": [[blobs.add(_thumb(x_TS)) for x_TS in x_HTS] for x_HTS in arrays["weights_NHTS"]],
         "stats": look.heads,
         "formulas": look.formulas,
+        "muted": look.muted,
         "terms": {name: TERM_NAMES[name] for name in look.terms},
     }
 

@@ -69,14 +69,23 @@ def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Wa
 
 def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
     of = rows if len(logits) > 1 or not hasattr(spec, "classes") else ""
-    head = "the embedding's transpose" if getattr(spec, "tied", False) else "W"
+    formula = "logits = x W_head"
+    if getattr(spec, "tied", False):
+        formula += ",  W_head = Eᵀ, the embedding"
+    if spec.family == "seq2seq":
+        formula = "logits = V tanh(W [c_t; h_t]) + b,  c_t: what the attention found"
+    title = "What comes next"
+    if spec.family == "encoder" and "masked_lm" in spec.outputs:
+        title = "Which token stands here?"
+    elif getattr(spec, "classes", None):
+        title = "Which class?"
     pictures = []
     if logits.size <= 1 << 16:
         pictures = [Picture("logits", "TV" if len(logits) > 1 else "V", logits, of)]
     return [
-        Stage("logits", "Logits", f"logits = x W_head,  W_head = {head}",
+        Stage("logits", "Logits", formula,
               "One number for each entry of the vocabulary, or for each class.", pictures),
-        Stage("bars", "What comes next", "p_i = exp(logit_i / T) / Σ_j exp(logit_j / T)",
+        Stage("bars", title, "p_i = exp(logit_i / T) / Σ_j exp(logit_j / T)",
               "A low temperature T makes the greatest greater. top-k keeps the k most probable, "
               "top-p the fewest that together reach p; what is kept is divided by its sum.",
               shows="bars"),
@@ -172,8 +181,10 @@ def _attention(prefix: str, site: Site) -> list[Stage]:
             text += f" {spec.heads} query heads share {spec.groups} heads of keys and values."
         if spec is None:
             text = "φ(q) and φ(k), φ(x) = elu(x) + 1, and v."
-        stages.append(Stage(f"{prefix}qkv", f"{of}Q, K, V of a head",
-                            "q = x W_q,  k = x W_k,  v = x W_v", text, pictures))  # fmt: skip
+        formula = "q = x W_q,  k = x W_k,  v = x W_v"
+        if prefix:
+            formula = "q = x W_q,  k = y W_k,  v = y W_v,  y: what the encoder gives"
+        stages.append(Stage(f"{prefix}qkv", f"{of}Q, K, V of a head", formula, text, pictures))
     if "score_NHTS" in a and spec is not None:
         stages.append(Stage(f"{prefix}score", f"{of}Scores", formulas.score(spec),
                             "How alike are the query of row t and the key of column s?",

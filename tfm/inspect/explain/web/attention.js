@@ -100,7 +100,7 @@ function attentionView(root) {
     const own = site(), key = `${state.run} ${state.site} ${isDark()}`;
     if (grid.dataset.key !== key) {
       grid.dataset.key = key;
-      grid.style.gridTemplateColumns = `auto repeat(${own.heads}, minmax(0, 1fr))`;
+      grid.style.gridTemplateColumns = `auto repeat(${own.heads}, minmax(14px, 68px))`;
       grid.replaceChildren(make("span", { class: "label" }), ...Array.from({ length: own.heads }, (_, h) => make("span", { class: "label" }, `h${h}`)));
       own.layers.forEach((number, n) => {
         grid.append(make("span", { class: "label" }, `L${number}`));
@@ -274,7 +274,7 @@ function attentionView(root) {
     const about = DATA.tags[found.tag] ?? { spread: "its mass is spread over all that is visible", mixed: "no single pattern" }[found.tag];
     facts.replaceChildren(make("p", {}, make("span", { class: "badge", id: "tag" }, found.tag), " ", make("span", { class: "soft" }, about)),
       make("table", { class: "measures" }, ...rows),
-      make("p", { class: "soft" }, loss === null ? "" : `The loss is ${loss.toFixed(4)}, the mean −log p of ${RUNS[state.run].loss_of}. “Without”: the head's rows of W_o are zero.`));
+      make("p", { class: "soft" }, loss === null ? "" : `The loss is ${loss.toFixed(4)}, the mean −log p of ${RUNS[state.run].loss_of}. “Without”: ${own.muted}.`));
   }
 
   async function drawRanking(now) {
@@ -286,6 +286,16 @@ function attentionView(root) {
       const every = await Promise.all(own.maps.weights.flatMap((layer, n) => layer.map(async (about, h) => [at(await unpack(about), i, j), n, h])));
       if (now !== turn) return;
       items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h]) => [n, h, show(x)]));
+    } else if (state.row !== null) {
+      title = `What heads look at most, from ${names(own.rows)[state.row]}`;
+      const i = Math.floor(state.row / own.factor);
+      const every = await Promise.all(own.maps.weights.flatMap((layer, n) => layer.map(async (about, h) => {
+        const matrix = await unpack(about), weights = matrix.values.subarray(i * matrix.cols, (i + 1) * matrix.cols);
+        const best = weights.reduce((b, x, s) => (x > weights[b] ? s : b), 0);
+        return [weights[best], n, h, best];
+      })));
+      if (now !== turn) return;
+      items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h, s]) => [n, h, `${names(own.cols)[Math.min(s * own.factor, names(own.cols).length - 1)]} ${show(x)}`]));
     } else if (own.stats[0][0].silenced !== null) {
       const every = own.stats.flatMap((layer, n) => layer.map((one, h) => [one.silenced, n, h]));
       items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h]) => [n, h, `${x >= 0 ? "+" : "−"}${Math.abs(x).toFixed(4)}`]));

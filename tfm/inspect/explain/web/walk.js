@@ -42,7 +42,7 @@ function walkView(root) {
     panel = null;
     const walk = walkNow();
     cards = walk.stages.map((stage, i) => {
-      const shapes = stage.pictures.map((p) => `${p.label}_${p.axes} = ${p.sizes.join(" × ")}`).join(",  ");
+      const shapes = stage.pictures.map((p) => `${p.label.split(":")[0]}_${p.axes} = ${p.sizes.join(" × ")}`).join(",  ");
       const body = make("div", { class: "pictures" });
       const readout = make("div", { class: "readout" });
       const element = make("section", { class: "card stage", id: `stage-${stage.name}` },
@@ -94,12 +94,12 @@ function walkView(root) {
       if (!f) return;
       const col = Math.floor((event.clientX - box.left - f.box.left) / f.box.cell), row = Math.floor((event.clientY - box.top - f.box.top) / f.box.height);
       const inside = row >= 0 && col >= 0 && row < f.box.rows && col < f.box.cols;
-      if (picture.rows) setHover(inside ? row : null, null);
+      if (picture.rows === rowsOf(walkNow())) setHover(inside ? row : null, null);
       const name = picture.rows && inside ? `${visible(RUNS[state.run].sequences[picture.rows][row][0])}, ` : "";
       tip(event, inside && `${picture.label}: ${name}feature ${col * picture.group}: ${show(at(holder.matrix, row, col))}`);
     });
     canvas.addEventListener("pointerleave", (event) => { setHover(null, null); tip(event, ""); });
-    canvas.addEventListener("click", () => { if (picture.rows && hover.row !== null) set({ row: state.row === hover.row ? null : hover.row }); });
+    canvas.addEventListener("click", () => { if (picture.rows === rowsOf(walkNow()) && hover.row !== null) set({ row: state.row === hover.row ? null : hover.row }); });
     return holder;
   }
 
@@ -137,9 +137,9 @@ function walkView(root) {
     if (holder.picture) {
       const matrix = await unpack(chosen(holder.picture)), sequence = RUNS[state.run].sequences[holder.picture.rows];
       holder.matrix = matrix;
-      holder.scale = scaleOf(matrix.low, matrix.high, true);
-      const own = sequence && sequence.length === matrix.rows;
-      return matrixFigure({ matrix, scale: holder.scale, width, names: own ? sequence.map(([text]) => visible(text)) : null, mark: own ? hover.row : null, pinned: own ? state.row : null });
+      holder.scale = scaleOf(matrix.low, matrix.high, matrix.low < 0);
+      const named = sequence && sequence.length === matrix.rows, own = named && holder.picture.rows === rowsOf(walkNow());
+      return matrixFigure({ matrix, scale: holder.scale, width, names: named ? sequence.map(([text]) => visible(text)) : null, mark: own ? hover.row : null, pinned: own ? state.row : null });
     }
     const own = RUNS[state.run].sites[siteOf(holder.site)];
     const shown = await mapOf(own, own.maps[holder.map] || holder.map === "mask" ? holder.map : "logits", Math.min(state.layer, own.layers.length - 1), Math.min(state.head, own.heads - 1));
@@ -156,7 +156,7 @@ function walkView(root) {
       paint(holder.canvas, holder.figure);
       if (!quick) holder.legend.replaceChildren(legend(holder.scale));
       if (holder.values) {
-        const row = holder.picture.rows ? activeRow() : 0;
+        const row = !holder.picture.rows ? 0 : holder.picture.rows === rowsOf(walkNow()) ? activeRow() : null;
         const texts = row === null || row >= holder.matrix.rows ? [] : Array.from({ length: Math.min(8, holder.matrix.cols) }, (_, i) => show(at(holder.matrix, row, i)));
         holder.values.style.maxWidth = `${Math.max(150, holder.figure.width)}px`;
         holder.values.textContent = texts.length ? `[${texts.join(", ")}${holder.matrix.cols > 8 ? ", …" : ""}]` : "";
