@@ -470,6 +470,46 @@ def test_narrow_and_wide(browser, both, view, width):
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_gates_over_time(browser, tmp_path):
+    run = loaded(tmp_path, "recurrent", cell="lstm")
+    found = explain(run, TEXT)
+    uri = written(tmp_path, [found])
+    opened(browser, uri, "row=2")
+    card = one(browser, "#stage-gates")
+    browser.execute_script("arguments[0].scrollIntoView()", card)
+    time.sleep(0.2)
+    drawn(browser)
+    shown = one(browser, "#stage-gates .values").text.strip("[]").split(", ")
+    gate_TH = found.forward.sides["recurrent"]["gate_i_NTH"][0]
+    np.testing.assert_allclose([float(x) for x in shown], gate_TH[2], rtol=1e-3, atol=5e-4)
+    press(browser, "2")
+    assert "no weights between tokens" in one(browser, "#view-attention").text
+
+
+def test_the_sides_of_an_encoder_decoder(browser, tmp_path):
+    run = loaded(tmp_path, "encoder_decoder", position={"scheme": "relative"})
+    uri = written(tmp_path, [explain(run, TEXT, target="5 6 7")])
+    opened(browser, uri, "view=attention")
+    sites = every(browser, "#choose-site button")
+    assert [site.text for site in sites] == [
+        "Encoder: self-attention", "Decoder: self-attention", "Cross-attention, target → source",
+    ]  # fmt: skip
+    assert len(every(browser, "#choose-map [data-value=bias]")) == 1
+    click(browser, sites[2])
+    assert len(every(browser, "#strip-rows .token")) == 4
+    assert len(every(browser, "#strip-cols .token")) == 6
+    click(browser, every(browser, "#strip-cols .token")[5])
+    assert (state(browser, "row"), state(browser, "col")) == (None, 5)
+    click(browser, every(browser, "#choose-site button")[0])
+    assert (state(browser, "site"), state(browser, "col")) == (0, None)
+    press(browser, "1")
+    assert not every(browser, "#stage-cross_weights")
+    Select(one(browser, "#choose-walk")).select_by_visible_text("Decoder")
+    drawn(browser)
+    assert every(browser, "#stage-cross_weights")
+    assert [piece.text.split()[0] for piece in every(browser, ".piece")] == ["1", "5", "6", "7"]
+
+
 def test_512_tokens(browser, tmp_path):
     run = loaded(
         tmp_path, "decoder", width=32, layers=4, max_length=512, attention={"heads": 4},

@@ -4,7 +4,7 @@ function attentionView(root) {
   const site = () => siteNow();
   if (!RUNS[0].sites.length) {
     root.append(make("div", { class: "card" }, make("p", {}, "This model has no weights between tokens. The walk shows its states.")));
-    return { update() {}, figures: async () => [] };
+    return { update: async () => {}, figures: async () => [] };
   }
   const two = RUNS.length > 1;
   const toolbar = make("div", { class: "toolbar" });
@@ -23,7 +23,7 @@ function attentionView(root) {
   const lineCard = make("div", { class: "card" }, make("h3", {}, "Who looks at whom"), lineCanvas);
   const stripCard = make("div", { class: "card wide" }, stripTitle, strip, sourceTitle, source);
   const rule = make("details", {}, make("summary", {}, "How tags and measures are made"), make("p", { class: "soft" }, DATA.rule));
-  root.append(toolbar, make("div", { class: "attention" }, gridCard, mapCard, lineCard, stripCard,
+  root.append(toolbar, make("div", { class: two ? "attention both" : "attention" }, gridCard, mapCard, lineCard, stripCard,
     make("div", { class: "two" }, make("div", { class: "card" }, make("h3", {}, "This head"), facts, rule), make("div", { class: "card" }, ranking),
       RUNS.some((run) => run.pictures.length) ? make("div", { class: "card" }, make("h3", {}, "Where order enters"), order) : null)));
 
@@ -200,7 +200,7 @@ function attentionView(root) {
       if (figure) paint(panels[i].canvas, figure);
       panels[i].holder.hidden = !figure;
     });
-    if (before !== null && shown[0]) legendBox.replaceChildren(legend(scaleFor(shown, shown.length - 1)));
+    if (before !== null && shown[0]) legendBox.replaceChildren(...[0, 2].filter((i) => shown[i]).map((i) => legend(scaleFor(shown, i))));
     const figure = lineFigure(shown, Math.max(220, (lineCanvas.parentElement.clientWidth || 300) - 32));
     if (figure) paint(lineCanvas, figure);
     drawStrips(shown[two ? state.run : 0], before !== null);

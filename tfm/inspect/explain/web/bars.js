@@ -45,7 +45,8 @@ function nextPanel(runIndex) {
     slider("topk", "top-k", 0, Math.min(50, next.logits[0].shape[1]), 1, (x) => (x ? String(x) : "all")),
     slider("topp", "top-p", 0.05, 1, 0.01, (x) => (x < 1 ? x.toFixed(2) : "all")),
   ];
-  const bars = make("div", { class: "bars", role: "group", "aria-label": "Probabilities" });
+  const count = Math.min(SHOWN_BARS, next.logits[0].shape[1]);
+  const bars = make("div", { class: "bars", role: "group", "aria-label": "Probabilities", style: `min-height:${count * 27}px` });
   const after = make("div", { class: "goes-on", "aria-live": "polite" });
   const chooser = make("select", { id: "position", "aria-label": "Position", onchange: (event) => set({ position: Number(event.target.value), pick: null }) });
   for (const t of next.rows) chooser.append(make("option", { value: t }, `${t}: after “${visible(pieces[t][0])}”`));

@@ -61,7 +61,10 @@ function walkView(root) {
     });
     stages.replaceChildren(...cards.map((card) => card.element));
     steps.replaceChildren(...cards.map((card, i) => make("a", { href: `#stage-${card.stage.name}`, onclick: (event) => { event.preventDefault(); card.element.scrollIntoView({ behavior: "auto" }); } }, `${i + 1}  ${card.stage.title}`)));
-    for (const card of cards) watcher.observe(card.element);
+    for (const card of cards) {
+      reserve(card);
+      watcher.observe(card.element);
+    }
   }
 
   // What is far from the screen is drawn when it comes near.
@@ -133,6 +136,27 @@ function walkView(root) {
     return data;
   }
 
+  // Room for what is not drawn yet, so that nothing moves when it is.
+  function reserve(card) {
+    const width = widthOf(card), run = RUNS[state.run], marks = {};
+    for (const holder of card.holders) {
+      if (holder.figure) continue;
+      let figure;
+      if (holder.picture) {
+        const [rows, cols] = chosen(holder.picture).shape, sequence = run.sequences[holder.picture.rows];
+        const names = sequence && sequence.length === rows ? sequence.map(([text]) => visible(text)) : null;
+        figure = matrixFigure({ matrix: { rows, cols }, width, names });
+      } else {
+        const own = run.sites[siteOf(holder.site)], texts = (sequence) => run.sequences[sequence].map(([text]) => visible(text));
+        const [rows, cols] = own.maps.weights[0][0].shape;
+        figure = heatMap({ matrix: { rows, cols }, width: Math.min(width, 520), factor: own.factor, rowNames: texts(own.rows), colNames: texts(own.cols), marks });
+      }
+      Object.assign(holder.canvas.style, { width: `${figure.width}px`, height: `${figure.height}px` });
+    }
+  }
+
+  const widthOf = (card) => Math.max(220, Math.min(card.element.clientWidth - 34, 900));
+
   async function figureOf(holder, width) {
     if (holder.picture) {
       const matrix = await unpack(chosen(holder.picture)), sequence = RUNS[state.run].sequences[holder.picture.rows];
@@ -150,7 +174,7 @@ function walkView(root) {
   }
 
   async function drawCard(card, quick = false) {
-    const width = Math.max(220, Math.min(card.element.clientWidth - 34, 900));
+    const width = widthOf(card);
     for (const holder of card.holders) {
       holder.figure = await figureOf(holder, width);
       paint(holder.canvas, holder.figure);
