@@ -3,6 +3,8 @@
 import base64
 import dataclasses
 import json
+import os
+import pathlib
 import zlib
 
 import numpy as np
@@ -10,10 +12,14 @@ import pytest
 
 from tests.inspect.explained import loaded
 from tfm import cli
+from tfm.data.dataset import Special
 from tfm.inspect.explain import page
 from tfm.inspect.explain.explain import explain
 from tfm.inspect.explain.pack import Blobs, coarser, narrower
+from tfm.inspect.explain.vocabulary import Vocabulary
+from tfm.interop.folder import import_folder
 from tfm.names import UserError
+from tfm.run.load import load
 
 EVIL = '</script><script>window.ran = 1</script>"\u2028<img src=x onerror="window.ran = 1">'
 
@@ -133,3 +139,73 @@ def test_a_wrong_command_is_told(tmp_path, capsys, argv, said):
     run = loaded(tmp_path, "decoder").folder
     assert cli.main(["explain", *(str(run) if arg == "RUN" else arg for arg in argv)]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_trained_run_from_the_command_line(tmp_path, capsys):
+    config = tmp_path / "config.py"
+    config.write_text("""
+from ml_collections import ConfigDict
+
+def get_config():
+    return ConfigDict({
+        "objective": "seq2seq",
+        "model": {"family": "encoder_decoder", "width": 8, "layers": 2, "max_length": 24,
+                  "attention": {"heads": 2}, "feedforward": {"width": 8}},
+        "data": {"dataset": "english_french", "examples": 64, "valid_examples": 16, "batch": 8},
+        "train": {"steps": 2},
+    })
+""")
+    folder, out, npz = (tmp_path / name for name in ("run", "page.html", "numbers.npz"))
+    assert cli.main(["train", f"--config={config}", f"--workdir={folder}", "--quiet"]) == 0
+    argv = ["explain", str(folder), "the black cat sleeps", f"--out={out}"]
+    capsys.readouterr()
+    assert cli.main([*argv, f"--npz={npz}", "--layers=1"]) == 0
+    said = capsys.readouterr()
+    assert "open" in said.out
+    assert "written by the model itself" in said.err
+    (run,) = data(out.read_text())["runs"]
+    assert [text for text, _ in run["sequences"]["source"]] == ["the", "black", "cat", "sleeps"]
+    assert run["sequences"]["target"][0] == ["<bos>", 1]
+    with np.load(npz) as arrays:
+        assert arrays["encoder.weights_NHTS"].shape == (1, 2, 4, 4)
+        length = len(run["sequences"]["target"])
+        assert arrays["decoder.cross_weights_NHTS"].shape == (1, 2, length, 4)
+    assert cli.main([*argv, "--target=le chat dort", f"--with={folder}"]) == 0
+    one, other = data(out.read_text())["runs"]
+    assert [text for text, _ in one["sequences"]["target"]] == ["<bos>", "le", "chat", "dort"]
+    assert one["name"] == other["name"] == str(folder)
+    capsys.readouterr()
+    for wrong, why in {
+        "the purple cat sleeps": "'purple' is not a word of this grammar",
+        "the cat " * 20: "has 40 tokens, but the model reads at most 24",
+    }.items():
+        assert cli.main(["explain", str(folder), wrong]) == 2
+        assert why in capsys.readouterr().err
+    assert cli.main([*argv[:3], f"--out={tmp_path}/no/page.html"]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("TFM_DATA" not in os.environ, reason="needs stories260K in $TFM_DATA")
+def test_a_published_model(tmp_path):
+    source = pathlib.Path(os.environ["TFM_DATA"]) / "stories260K"
+    run = load(import_folder(str(source), str(tmp_path / "run")))
+    found = explain(run, "Once upon a time, there was a little girl")
+    assert found.sequences["tokens"][:3] == [("<bos>", 1), (" Once", 403), (" upon", 407)]
+    best = found.next.continuations[0]
+    told = found.text + "".join(found.next.names[id_] for id_ in best.ids)
+    assert (source / "greedy.txt").read_text().startswith(told)
+
+
+def test_a_mask_stands_for_a_word():
+    letters = {"a": 3, "b": 4, "c": 5}
+    words = Vocabulary(
+        lambda text: [letters[c] for c in text if c in letters],
+        lambda ids: [str(id_) for id_ in ids],
+        Special(mask=9),
+        start=1,
+    )
+    assert words.with_masks("a [MASK] b [MASK]") == [3, 9, 4, 9]
+    assert words.with_masks("<mask>c") == [9, 5]
+    assert words.with_masks("abc") == [3, 4, 5]
