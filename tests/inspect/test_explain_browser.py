@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import shutil
 import time
 import xml.etree.ElementTree as ET
 
@@ -10,21 +9,35 @@ import numpy as np
 import pytest
 
 from tests.inspect.explained import loaded
-from tfm.inspect.explain import page
 from tfm.inspect.explain.continuations import Continuation
 from tfm.inspect.explain.explain import Next, explain
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="needs the extra `browser`: selenium")
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select  # noqa: E402
+pytest.importorskip("selenium.webdriver", reason="needs the extra `browser`: selenium")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from tests.inspect import in_browser
+from tests.inspect.in_browser import (
+    bars,
+    cell,
+    click,
+    drawn,
+    every,
+    leave,
+    one,
+    opened,
+    pixels,
+    press,
+    saved,
+    slide,
+    state,
+    to_bars,
+    written,
+)
 
 pytestmark = pytest.mark.slow
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-if not (CHROMIUM and DRIVER):
+if not (in_browser.CHROMIUM and in_browser.DRIVER):
     pytest.skip("needs chromium and chromedriver on the PATH", allow_module_level=True)
 
 EVIL = "<script>window.ran = 1</script>"
@@ -35,20 +48,7 @@ BARS = {1: (0.8789, 0.1189, 0.0022), 0.5: (0.9820, 0.0180, 0.0000), 2: (0.7054, 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    folder = tmp_path_factory.mktemp("browser")
-    for argument in (
-        "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-        "--disable-background-networking", "--disable-dev-shm-usage", "--window-size=1300,1000",
-        f"--user-data-dir={folder / 'profile'}",
-    ):  # fmt: skip
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    driver.downloads = folder / "downloads"
-    allow = {"behavior": "allow", "downloadPath": str(driver.downloads)}
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", allow)
+    driver = in_browser.started(tmp_path_factory.mktemp("browser"))
     yield driver
     driver.quit()
 
@@ -99,57 +99,6 @@ def both(tmp_path_factory, runs):
     return written(tmp_path_factory.mktemp("both"), runs)
 
 
-def written(folder, found):
-    path = folder / "page.html"
-    path.write_text(page.page(found)[0])
-    return path.as_uri()
-
-
-def opened(browser, uri, view=""):
-    browser.get("about:blank")
-    browser.get(f"{uri}#{view}")
-    drawn(browser)
-    return browser
-
-
-def drawn(browser):
-    wait = "const done = arguments[0]; setTimeout(() => tfmExplain.drawn().then(done), 30)"
-    browser.execute_async_script(wait)
-
-
-def state(browser, name):
-    return browser.execute_script(f"return tfmExplain.state.{name}")
-
-
-def one(browser, selector):
-    return browser.find_element(By.CSS_SELECTOR, selector)
-
-
-def every(browser, selector):
-    return browser.find_elements(By.CSS_SELECTOR, selector)
-
-
-def press(browser, *keys):
-    ActionChains(browser).send_keys(*keys).perform()
-    drawn(browser)
-
-
-def click(browser, element):
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
-    element.click()
-    drawn(browser)
-
-
-def leave(browser):
-    """The mouse to where nothing is."""
-    ActionChains(browser).move_to_element(one(browser, "#text")).perform()
-    drawn(browser)
-
-
-def pixels(browser, canvas):
-    return browser.execute_script("return arguments[0].toDataURL()", canvas)
-
-
 def test_text_is_shown_and_never_run(browser, small):
     opened(browser, small)
     assert EVIL in one(browser, "#text").text
@@ -157,35 +106,6 @@ def test_text_is_shown_and_never_run(browser, small):
     assert len(every(browser, "script")) == 2
     opened(browser, small, "view=attention")
     assert one(browser, "#strip-rows .token").text == EVIL.replace(" ", "·")
-
-
-def to_bars(browser, uri):
-    """They are drawn when they come near the screen."""
-    opened(browser, uri)
-    browser.execute_script("document.querySelector('.bars').scrollIntoView()")
-    for _ in range(100):
-        if every(browser, ".bar"):
-            break
-        time.sleep(0.05)
-
-
-def bars(browser):
-    drawn(browser)
-    found = every(browser, ".bar")
-    return [float(bar.get_attribute("data-p")) for bar in found]
-
-
-def slide(browser, name, value):
-    """The slider to a value, by the keys."""
-    slider = one(browser, f"#slider-{name}")
-    step = float(slider.get_attribute("step"))
-    for _ in range(200):
-        away = value - float(slider.get_attribute("value"))
-        if abs(away) < step / 2:
-            break
-        slider.send_keys(Keys.ARROW_RIGHT if away > 0 else Keys.ARROW_LEFT)
-    drawn(browser)
-    assert abs(state(browser, name) - value) < 1e-9
 
 
 def test_the_sliders_change_the_bars(browser, small):
@@ -245,16 +165,6 @@ def test_a_token_is_pinned_and_unpinned(browser, small, runs):
     assert state(browser, "row") is None
     assert "row" not in browser.current_url
     assert not every(browser, ".pinned")
-
-
-def cell(browser, canvas, row, col):
-    """The mouse to the middle of a cell of a heat map."""
-    box = browser.execute_script("return arguments[0].figure.box", canvas)
-    x, y = box["left"] + (col + 0.5) * box["cell"], box["top"] + (row + 0.5) * box["height"]
-    size = canvas.size
-    return ActionChains(browser).move_to_element_with_offset(
-        canvas, round(x - size["width"] / 2), round(y - size["height"] / 2)
-    )
 
 
 def test_hover_previews_and_a_click_pins(browser, small, runs):
@@ -397,15 +307,6 @@ def test_the_walk_follows_layer_head_and_token(browser, small, runs):
     assert (state(browser, "view"), state(browser, "map")) == ("attention", "mask")
 
 
-def saved(browser, name):
-    path = pathlib.Path(browser.downloads) / name
-    for _ in range(100):
-        if path.exists() and path.stat().st_size:
-            return path
-        time.sleep(0.05)
-    raise AssertionError(f"{name} was not saved")
-
-
 @pytest.mark.parametrize("view", ["walk", "attention"])
 def test_a_view_is_saved_as_svg_and_png(browser, small, view):
     opened(browser, small, f"view={view}")
@@ -438,23 +339,28 @@ def test_two_runs_and_their_difference(browser, both, runs):
 
 
 def test_light_and_dark(browser, small):
-    def media(value):
+    def media(value, wanted):
+        """The background when the system asks for `value`, once the page is as `wanted`."""
         feature = [{"name": "prefers-color-scheme", "value": value}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": feature})
-        drawn(browser)
+        for _ in range(100):
+            drawn(browser)
+            theme = browser.execute_script("return document.documentElement.dataset.theme")
+            if theme == wanted:
+                break
         return browser.execute_script("return getComputedStyle(document.body).backgroundColor")
 
     opened(browser, small, "view=attention")
-    light, dark = media("light"), media("dark")
+    light, dark = media("light", "light"), media("dark", "dark")
     assert light != dark
-    assert media("light") == light
+    assert media("light", "light") == light
     button = one(browser, "#theme")
     for wanted in ("light", "dark", "auto"):
         click(browser, button)
         assert state(browser, "theme") == wanted
         assert wanted.replace("auto", "system") in button.text
         if wanted == "dark":
-            assert media("light") == dark
+            assert media("light", "dark") == dark
 
 
 @pytest.mark.parametrize("width", [380, 800, 1600])
