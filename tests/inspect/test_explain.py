@@ -426,6 +426,15 @@ def test_what_cannot_be_explained_is_told(tmp_path, family, text, options, said)
         explain(loaded(tmp_path, family), text, **options)
 
 
+def test_a_model_that_diverged_is_told(tmp_path):
+    def broken(params):
+        params["embed"]["token"]["embedding"][5] = np.nan
+        return params
+
+    with pytest.raises(UserError, match="not finite: it diverged"):
+        explain(loaded(tmp_path, "decoder", broken), TEXT)
+
+
 def test_word2vec_has_nothing_to_show(tmp_path):
     run = _of_family(tmp_path, "word2vec", {}, {"layers", "max_length", "attention", "feedforward"})
     with pytest.raises(UserError, match="'word2vec' cannot be explained: its model has no layers"):

@@ -23,6 +23,7 @@ from tfm.inspect.explain.terms import Term, bias_by_distance, terms
 from tfm.inspect.explain.vocabulary import Vocabulary, of_run
 from tfm.inspect.explain.walk import Picture, Walk, walks
 from tfm.models.spec import TransformerSpec
+from tfm.names import UserError
 from tfm.run.load import LoadedRun
 
 HELD_LOGITS = 200_000  # numbers: positions beyond that are left out, but never the last one
@@ -86,6 +87,10 @@ def explain(
     if layers is not None:
         notes.append(f"Shown are the layers {', '.join(map(str, layers))} (--layers).")
     found = forward(loaded, read, layers)
+    if found.logits is not None and not np.all(np.isfinite(found.logits)):
+        raise UserError(
+            f"{loaded.folder}: the model gives numbers that are not finite: it diverged"
+        )
     if spec.family == "encoder" and not spec.outputs:  # type: ignore[attr-defined]
         found.logits = None
         notes.append("The model gives states and no prediction, so there is no loss.")

@@ -106,7 +106,7 @@ def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arr
     return found
 
 
-def _logits(out: Any) -> np.ndarray | None:
+def _logits(out: Any) -> np.ndarray:
     if isinstance(out, Mapping):  # of several outputs
         out = out.get("masked_lm", next(iter(out.values())))
     x = np.asarray(out, np.float32)[0]

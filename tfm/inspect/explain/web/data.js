@@ -19,7 +19,8 @@ async function decode(about) {
     values = new Float32Array(buffer);
   } else {
     const codes = new Uint8Array(buffer), step = (about.high - about.low) / 255 || 1;
-    values = Float32Array.from(codes, (code) => about.low + code * step);
+    values = new Float32Array(codes.length);
+    for (let i = 0; i < codes.length; i++) values[i] = about.low + codes[i] * step;
   }
   return { rows, cols, values, low: about.low, high: about.high };
 }

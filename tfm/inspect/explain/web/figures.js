@@ -9,9 +9,13 @@ function pixelsOf(matrix, mask, scale) {
   const canvas = make("canvas", { width: matrix.cols, height: matrix.rows });
   const context = canvas.getContext("2d"), image = context.createImageData(matrix.cols, matrix.rows);
   const hidden = variable("--hidden"), none = [1, 3, 5].map((i) => parseInt(hidden.slice(i, i + 2), 16));
-  for (let i = 0; i < matrix.values.length; i++) {
-    const color = mask && !mask.values[i] ? none : colorAt(scale, matrix.values[i]);
-    image.data.set(color, 4 * i);
+  const colors = table(scale.kind), share = 255 / (scale.high - scale.low), { values } = matrix;
+  for (let i = 0; i < values.length; i++) {
+    const code = Math.max(0, Math.min(255, Math.round((values[i] - scale.low) * share)));
+    const color = mask && !mask.values[i] ? none : colors[code];
+    image.data[4 * i] = color[0];
+    image.data[4 * i + 1] = color[1];
+    image.data[4 * i + 2] = color[2];
     image.data[4 * i + 3] = 255;
   }
   context.putImageData(image, 0, 0);
