@@ -67,6 +67,7 @@ def test_help_imports_nothing_heavy():
         ["bench", "train"],
         ["check"],
         ["describe"],
+        ["explain"],
         ["import"],
         ["export"],
         ["ls"],

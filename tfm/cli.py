@@ -19,6 +19,7 @@ verbs
   ls                 list runs: what they are, their status, their best loss
   data               what a config's data are; the cache of tokenised data
   describe           a model as a tree: parameters, FLOPs, memory
+  explain            a page that shows what a model does with a text, inside
   import, export     Hugging Face weights in and out
   bench attention    time and memory of every implementation of attention
   bench train        time of a training step, beside plain Flax and PyTorch
@@ -39,6 +40,7 @@ VERBS = {  # where each verb starts
     "data": "tfm.inspect.data:main",
     "describe": "tfm.inspect.main:main",
     "eval": "tfm.evaluate.main:main",
+    "explain": "tfm.inspect.explain.main:main",
     "export": "tfm.interop.folder:main_export",
     "import": "tfm.interop.folder:main_import",
     "ls": "tfm.report.ls:main",

@@ -72,15 +72,15 @@ def test_multi_head_attention():
 
     def ours(module, x, source):
         keys_values = module.keys_values(source)
-        return module.attend(x, *keys_values, mask=masks.padding(VALID), return_weights=True)
+        return module.attend(x, *keys_values, mask=masks.padding(VALID), capture=("weights",))
 
     module = MultiHeadAttention(spec, Dims(width))
-    out, weights = module.apply({"params": tree}, x, source, method=ours)
+    out, captured = module.apply({"params": tree}, x, source, method=ours)
     wanted, wanted_weights = theirs(
         torch.tensor(x), torch.tensor(source), torch.tensor(source),
         key_padding_mask=torch.tensor(~VALID), average_attn_weights=False,
     )  # fmt: skip
-    np.testing.assert_allclose(weights, wanted_weights.detach(), atol=1e-5)
+    np.testing.assert_allclose(captured["weights_BHTS"], wanted_weights.detach(), atol=1e-5)
     np.testing.assert_allclose(out, wanted.detach(), atol=2e-5)
 
 

@@ -14,7 +14,7 @@ from jax.nn import initializers
 from jax.tree_util import Partial
 
 from tfm.layers import params
-from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.layers.init import Initializer, scaled
 from tfm.layers.norm import TokenNorm
@@ -187,9 +187,8 @@ class MultiHeadAttention(nn.Module):
             }
             k_BSGK, v_BSGE = cache["k_BSGK"], cache["v_BSGE"]
             k_pos_BS = jnp.arange(k_BSGK.shape[1])[None]
-        return_weights = "weights" in context.capture
         dropouts = context.dropouts
-        out_BTD, weights_BHTS = self._attend(
+        out_BTD, found = self._attend(
             q_BTHK,
             k_BSGK,
             v_BSGE,
@@ -199,10 +198,9 @@ class MultiHeadAttention(nn.Module):
             q_pos_BT=context.pos_BT,
             k_pos_BS=k_pos_BS,
             offset_B=context.offset_B,
-            return_weights=return_weights,
+            capture=context.capture,
         )
-        weights = {} if weights_BHTS is None else {"weights_BHTS": weights_BHTS}
-        return out_BTD, cache, Auxiliary(intermediates=weights)
+        return out_BTD, cache, Auxiliary(intermediates=found)
 
     def init_cache(self, batch: int, length: int) -> Cache:
         """Room for the keys and values of `length` tokens."""
@@ -228,9 +226,10 @@ class MultiHeadAttention(nn.Module):
 
     def attend(
         self, x_BTD: Array, k_BSGK: Array, v_BSGE: Array, **options: Any
-    ) -> tuple[Array, Array | None]:
-        """What the queries of x find: BTD, and the weights BHTS or None. `options` are those of
-        `ops.attend`."""
+    ) -> tuple[Array, Intermediates]:
+        """What the queries of x find: BTD; and what `capture` asks for: "weights", or with
+        "details" every step from queries, keys and values to the heads' outputs. The other
+        `options` are those of `ops.attend`."""
         (q_BTHK,) = self._project(x_BTD, "query")
         return self._attend(q_BTHK, k_BSGK, v_BSGE, **options)
 
@@ -242,11 +241,15 @@ class MultiHeadAttention(nn.Module):
         *,
         position_params: Mapping[str, Array] | None = None,
         q_pos_BT: Array | None = None,
-        return_weights: bool = False,
+        capture: tuple[str, ...] = (),
         **options: Any,
-    ) -> tuple[Array, Array | None]:
+    ) -> tuple[Array, Intermediates]:
         q_BTHK = self._place("query", q_BTHK, q_pos_BT, position_params)
         position, own = self.position, self._position_params(position_params)
+        details = "details" in capture
+        return_weights = "weights" in capture and not details
+        # What is captured is the whole matrix, which the other implementations never hold.
+        implementation = "reference" if details else self.spec.implementation
         found = attend(
             q_BTHK,
             k_BSGK,
@@ -256,14 +259,23 @@ class MultiHeadAttention(nn.Module):
             normalizer=self.spec.normalizer.entry,
             cap=self.spec.cap,
             q_pos_BT=q_pos_BT,
-            implementation=self.spec.implementation,
+            implementation=implementation,
             return_weights=return_weights,
+            return_stages=details,
             **options,
         )
-        out_BTHE, weights_BHTS = found if return_weights else (found, None)
+        made: Intermediates = {}
+        if details:
+            out_BTHE, steps = found
+            made = {"q_BTHK": q_BTHK, "k_BSGK": k_BSGK, "v_BSGE": v_BSGE, **steps}
+            made["heads_BTHE"] = out_BTHE
+        elif return_weights:
+            out_BTHE, made["weights_BHTS"] = found
+        else:
+            out_BTHE = found
         if "out" in self.spec.projections:
-            return self.out(out_BTHE), weights_BHTS
-        return out_BTHE.reshape(*out_BTHE.shape[:2], -1), weights_BHTS
+            return self.out(out_BTHE), made
+        return out_BTHE.reshape(*out_BTHE.shape[:2], -1), made
 
     def _place(
         self, name: str, x_BTHK: Array, pos_BT: Array | None, shared: Mapping[str, Array] | None

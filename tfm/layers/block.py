@@ -177,12 +177,14 @@ class Block(nn.Module):
 
             def transform(x_BTD: Array) -> Array:
                 y_BTD, own = feedforward(x_BTD, context.dropouts)
+                if "details" in context.capture and hasattr(feedforward, "hidden"):
+                    intermediates["hidden_BTF"] = feedforward.hidden(x_BTD)
                 losses.update({f"feedforward_{key}": x for key, x in own.items()})
                 return y_BTD
 
             branches["feedforward"] = transform
 
-        x_BTD = self._residual_path(x_BTD, branches, context)
+        x_BTD = self._residual_path(x_BTD, branches, context, intermediates)
         if "states" in context.capture:
             intermediates["states_BTD"] = x_BTD
         return x_BTD, (new_cache, Auxiliary(losses, intermediates))
@@ -195,7 +197,7 @@ class Block(nn.Module):
         else:
             k_BSGK, v_BSGE = cache["source"]
         dropouts, name = context.dropouts, "cross_weights_BHTS"
-        y_BTD, weights_BHTS = self.cross.attend(
+        y_BTD, found = self.cross.attend(
             x_BTD,
             k_BSGK,
             v_BSGE,
@@ -203,16 +205,32 @@ class Block(nn.Module):
             dropout=None if dropouts is None else dropouts.at("attention", name),
             q_pos_BT=context.pos_BT,
             k_pos_BS=context.source_pos_BS,
-            return_weights="weights" in context.capture,
+            capture=context.capture,
         )
-        if weights_BHTS is not None:
-            intermediates[name] = weights_BHTS
+        intermediates.update({f"cross_{key}": x for key, x in found.items()})
         return y_BTD
 
     def _residual_path(
-        self, x_BTD: Array, branches: dict[str, Callable[[Array], Array]], context: Context
+        self,
+        x_BTD: Array,
+        branches: dict[str, Callable[[Array], Array]],
+        context: Context,
+        intermediates: dict[str, Array],
     ) -> Array:
+        """With "details" captured: what each part reads (`in`), what it gives (`out`), and the
+        residual path after it (`sum`)."""
         spec, placement = self.spec, self.spec.norm.placement
+        details = "details" in context.capture
+
+        def shown(name: str, branch: Callable[[Array], Array], x_BTD: Array) -> Array:
+            y_BTD = branch(x_BTD)
+            intermediates.update({f"{name}_in_BTD": x_BTD, f"{name}_out_BTD": y_BTD})
+            return y_BTD
+
+        if details:
+            branches = {
+                name: functools.partial(shown, name, branch) for name, branch in branches.items()
+            }
 
         def norm(name: str, x_BTD: Array) -> Array:
             return normalize(
@@ -231,4 +249,6 @@ class Block(nn.Module):
             x_BTD = x_BTD + y_BTD if spec.residual else y_BTD
             if placement == "post":
                 x_BTD = norm(f"{prefix}norm", x_BTD)
+            if details:
+                intermediates[f"{name or 'all'}_sum_BTD"] = x_BTD
         return x_BTD

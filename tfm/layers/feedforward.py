@@ -46,20 +46,25 @@ class FeedForward(nn.Module):
     spec: FeedForwardSpec
     dims: Dims
 
-    @nn.compact
+    def setup(self) -> None:
+        spec, dims = self.spec, self.dims
+        dense = functools.partial(dims.dense, use_bias=spec.bias)
+        self.up = dense(spec.width)
+        if spec.kind in GATED:
+            self.gate = dense(spec.width)
+        self.down = dense(dims.width, kernel_init=dims.residual_init)
+
     def __call__(
         self, x_BTD: Array, dropouts: Dropouts | None = None
     ) -> tuple[Array, dict[str, Array]]:
-        dense = functools.partial(self.dims.dense, use_bias=self.spec.bias)
-        hidden_BTF = dense(self.spec.width, name="up")(x_BTD)
+        return self.down(drop(self.hidden(x_BTD), dropouts, "feedforward")), {}
+
+    def hidden(self, x_BTD: Array) -> Array:
+        """The hidden layer, BTF."""
+        hidden_BTF = self.up(x_BTD)
         if self.spec.kind in GATED:
-            gate_BTF = dense(self.spec.width, name="gate")(x_BTD)
-            hidden_BTF = self.spec.activation(gate_BTF) * hidden_BTF
-        else:
-            hidden_BTF = self.spec.activation(hidden_BTF)
-        hidden_BTF = drop(hidden_BTF, dropouts, "feedforward")
-        down = dense(x_BTD.shape[-1], kernel_init=self.dims.residual_init, name="down")
-        return down(hidden_BTF), {}
+            return self.spec.activation(self.gate(x_BTD)) * hidden_BTF
+        return self.spec.activation(hidden_BTF)
 
 
 # A kind of feed-forward is a module with the fields `spec` and `dims`.

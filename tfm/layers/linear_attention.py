@@ -43,7 +43,12 @@ class LinearAttention(nn.Module):
             dims.width, axes=2, use_bias=False, kernel_init=dims.residual_init, name="out"
         )
         y_BTD = out(out_BTHE.astype(x_BTD.dtype))
-        return y_BTD, None if cache is None else state, Auxiliary()
+        made = {}
+        if "details" in context.capture and cache is None:
+            weights_BHTS = _weights(q_BTHK, k_BTHK, dims.causal)
+            made = {"q_BTHK": q_BTHK, "k_BSGK": k_BTHK, "v_BSGE": v_BTHE, "heads_BTHE": out_BTHE}
+            made |= {"weights_BHTS": weights_BHTS}
+        return y_BTD, None if cache is None else state, Auxiliary(intermediates=made)
 
     def _head_width(self) -> int:
         if self.dims.width % self.heads:
@@ -59,6 +64,13 @@ class LinearAttention(nn.Module):
             "kv_BHKE": jnp.zeros((batch, self.heads, width, width)),
             "k_BHK": jnp.zeros((batch, self.heads, width)),
         }
+
+
+def _weights(q_BTHK: Array, k_BSHK: Array, causal: bool) -> Array:
+    """φ(q)·φ(k) / Σ φ(q)·φ(k): what each key weighs, which is never held when it is computed."""
+    pairs_BHTS = jnp.einsum("BTHK,BSHK->BHTS", q_BTHK, k_BSHK)
+    pairs_BHTS = jnp.tril(pairs_BHTS) if causal else pairs_BHTS
+    return pairs_BHTS / (jnp.sum(pairs_BHTS, -1, keepdims=True) + TINY)
 
 
 def _added(state: Cache, k_BTHK: Array, v_BTHE: Array) -> Cache:

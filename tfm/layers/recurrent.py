@@ -161,9 +161,9 @@ class Attending(NamedTuple):
         return self.module.variables, self.keys_values, self.mask, dropouts
 
     def attend(
-        self, h_BH: Array, pos_B: Array, args: Any, return_weights: bool
-    ) -> tuple[Array, Array | None]:
-        """What a state finds (BE), and by which weights (BHS)."""
+        self, h_BH: Array, pos_B: Array, args: Any, capture: tuple[str, ...]
+    ) -> tuple[Array, Intermediates]:
+        """What a state finds (BE), and what is captured of this one query: BHS, BHK."""
         variables, keys_values, mask, dropouts = args
         dropouts = None if dropouts is None else dropouts.within(pos_B[0])
         found: Any = self.module.clone(parent=None).apply(
@@ -173,10 +173,14 @@ class Attending(NamedTuple):
             mask=mask,
             q_pos_BT=pos_B[:, None],
             dropout=None if dropouts is None else dropouts.at("attention"),
-            return_weights=return_weights,
+            capture=capture,
             method="attend",
         )
-        return found[0][:, 0], None if found[1] is None else found[1][:, :, 0]
+        return found[0][:, 0], {
+            name: x[:, :, 0] if name.endswith("BHTS") else x[:, 0]
+            for name, x in found[1].items()
+            if name not in ("k_BSGK", "v_BSGE")  # the same at each step
+        }
 
 
 def over_time(
@@ -188,9 +192,10 @@ def over_time(
     reverse: bool = False,
     attending: Attending | None = None,
     dropouts: Dropouts | None = None,
-    return_weights: bool = False,
+    capture: tuple[str, ...] = (),
 ) -> tuple[Carry, Carry, Any]:
-    """The last carry, all of them (BTH), and what was attended to: the context and the weights.
+    """The last carry, all of them (BTH), and what was attended to: the context, and what is
+    captured of it.
 
     What of the inputs is known before the loop is multiplied before it.
     """
@@ -206,7 +211,7 @@ def over_time(
         (h_bias, attend_args), (x_BG, valid_B, pos_B) = args, each
         found = None
         if attending is not None:
-            found = attending.attend(hidden(carry), pos_B, attend_args, return_weights)
+            found = attending.attend(hidden(carry), pos_B, attend_args, capture)
             x_BG = x_BG + dot("context", found[0])
         h_BG = dot("h", hidden(carry))
         if h_bias is not None:
@@ -260,7 +265,6 @@ class RecurrentStack(nn.Module):
         last: list[list[Carry]] = []
         each: list[Intermediates] = []
         found: Intermediates = {}
-        shown = "weights" in capture
         for n in range(self.layers):
             x_BTD = drop(x_BTD, dropouts, "residual", f"layer_{n}") if n else x_BTD
             ends: list[Carry] = []
@@ -275,11 +279,13 @@ class RecurrentStack(nn.Module):
                 if first is not None and self.is_initializing():
                     first.initialize(hidden(begin))
                 end, carries, out = over_time(
-                    kind, weights, begin, x_BTD, valid_BT, d == 1, first, dropouts, shown
+                    kind, weights, begin, x_BTD, valid_BT, d == 1, first, dropouts, capture
                 )
                 if first is not None:
-                    found = {"context_BTE": out[0]}
-                    found |= {} if out[1] is None else {"weights_BHTS": out[1].swapaxes(1, 2)}
+                    found = {
+                        name: x.swapaxes(1, 2) if name.endswith("BHTS") else x
+                        for name, x in {"context_BTE": out[0], **out[1]}.items()
+                    }
                     x_BTD = jnp.concatenate([x_BTD, out[0]], -1)
                 ends.append(end)
                 halves.append({"states_NBTH": hidden(carries)})
@@ -342,9 +348,14 @@ class RecurrentMixer(nn.Module):
     ) -> tuple[Array, Cache, Auxiliary]:
         stack = RecurrentStack(self.cell, self.dims, 1, not self.dims.causal, name="recurrent")
         start = None if cache is None else [[cache]]
-        x_BTH, last, _ = stack(x_BTD, valid_BT=context.valid_BT, start=start)
+        shown = "details" in context.capture
+        capture = ("states", "gates") if shown and CELLS[self.cell].gates else ()
+        x_BTH, last, found = stack(x_BTD, valid_BT=context.valid_BT, start=start, capture=capture)
+        made = {name.replace("_NB", "_B"): x[0] for name, x in found.items()}
+        made = {f"cell_{name}" if name == "states_BTH" else name: x for name, x in made.items()}
         out = self.dims.dense(self.dims.width, kernel_init=self.dims.residual_init, name="out")
-        return out(x_BTH), None if cache is None else last[0][0], Auxiliary()
+        auxiliary = Auxiliary(intermediates=made)
+        return out(x_BTH), None if cache is None else last[0][0], auxiliary
 
     def init_cache(self, batch: int, length: int) -> Cache:
         return zero_carry(CELLS[self.cell], self.dims.width, batch, self.dims.dtype)

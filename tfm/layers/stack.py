@@ -104,11 +104,19 @@ class Stack(nn.Module):
         if mixer is not None and not mixer.padding and context.valid_BT is not None:
             raise UserError(f"mixer={spec.mixer!r} is not safe with padding, and the batch has it")
         table = PositionTable(spec.position, self.scheme, spec.max_length, name="table")
+        intermediates: dict[str, Array] = {}
+        if "details" in capture:
+            intermediates["token_BTD"] = x_BTD
+            if self.scheme.table is not None:  # as it joins nothing
+                nothing = jnp.ones_like if spec.position.join == "multiply" else jnp.zeros_like
+                args = nothing(x_BTD), context.pos_BT, context.valid_BT
+                intermediates["table_BTD"] = table(*args)
         x_BTD = table(x_BTD, context.pos_BT, context.valid_BT)
         if spec.norm.embedding:
             x_BTD = self._norm("embed_norm", x_BTD, context)
         x_BTD = drop(x_BTD, context.dropouts, "embedding")
-        intermediates = {"embedding_BTD": x_BTD} if "states" in capture else {}
+        if "states" in capture:
+            intermediates["embedding_BTD"] = x_BTD
         if spec.position.share and spec.attends and spec.attention is not None:
             sizes = MultiHeadAttention(spec.attention, self.dims, parent=None).sizes
             context = context.replace(

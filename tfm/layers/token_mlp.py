@@ -34,8 +34,14 @@ class TokenMLP(nn.Module):
 
         init, causal = self.dims.residual_init, self.dims.causal
         if self.hidden is None:
-            y_BTD = PositionMap(longest, longest, init, causal, name="map")(x_BTD)
-            return y_BTD[:, :length], cache, Auxiliary()
+            own = PositionMap(longest, longest, init, causal, name="map")
+            y_BTD = own(x_BTD)
+            made = {}
+            if "details" in context.capture:  # what each position weighs: y of one-hot vectors
+                weights_1TS = own(jnp.eye(length)[None])[:, :length]
+                weights_BHTS = jnp.broadcast_to(weights_1TS, (len(x_BTD), length, length))[:, None]
+                made = {"weights_BHTS": weights_BHTS}
+            return y_BTD[:, :length], cache, Auxiliary(intermediates=made)
         up = PositionMap(longest, self.hidden, self.dims.kernel_init, name="up")
         down = PositionMap(self.hidden, longest, init, name="down")
         return down(ACTIVATIONS["gelu"](up(x_BTD)))[:, :length], cache, Auxiliary()

@@ -53,10 +53,10 @@ class Decoder(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """The first `prefix_B` positions see one another. `capture` may name "states" and
-        "weights". With `head=False` the last states are given instead of the logits."""
+        """The first `prefix_B` positions see one another. `capture` may name "states", "weights"
+        and "details". With `head=False` the last states are given instead of the logits."""
         check_packed(self.spec, segment_BT)
-        check_capture(capture, "states", "weights")
+        check_capture(capture, "states", "weights", "details")
         mask = self.spec.mask.entry
         if prefix_B is not None:
             if not self.spec.attends:

@@ -39,10 +39,10 @@ class Encoder(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights" and "pooled". With `head=False` the output must be
-        masked_lm, and its states are given instead of its logits."""
+        """`capture` may name "states", "weights", "details" and "pooled". With `head=False` the
+        output must be masked_lm, and its states are given instead of its logits."""
         check_packed(self.spec, segment_BT)
-        check_capture(capture, "states", "weights", "pooled")
+        check_capture(capture, "states", "weights", "details", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
         if not head and spec.outputs != ("masked_lm",):
             raise UserError(f"head=False: model.outputs={spec.outputs} must be ('masked_lm',)")

@@ -64,10 +64,10 @@ class EncoderDecoder(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states" and "weights"; each side's are under "encoder", "decoder".
-        With `head=False` the last states are given instead of the logits."""
+        """`capture` may name "states", "weights" and "details"; each side's are under "encoder",
+        "decoder". With `head=False` the last states are given instead of the logits."""
         check_packed(self.spec, source_segment_BS)
-        check_capture(capture, "states", "weights")
+        check_capture(capture, "states", "weights", "details")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
             raise UserError("segments of packed rows are given for both sides, or for neither")
         source_BSD, read = self.encode(

@@ -78,11 +78,12 @@ class SeqToSeq(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights" (of attention) and "gates" (of an LSTM or a GRU);
-        each side's are under "encoder", "decoder". With `head=False` what the head reads is given
-        instead of the logits."""
+        """`capture` may name "states", "weights" and "details" (of attention) and "gates" (of an
+        LSTM or a GRU); each side's are under "encoder", "decoder". With `head=False` what the head
+        reads is given instead of the logits."""
         gates = ("gates",) if CELLS[self.spec.cell].gates else ()
-        check_capture(capture, "states", *gates, *(("weights",) if self.spec.attends else ()))
+        attends = ("weights", "details") if self.spec.attends else ()
+        check_capture(capture, "states", *gates, *attends)
         names = tuple(name for name in capture if name != "losses")
         cache, read = self._encode(source_BS, source_valid_BS, dropouts, names)
         if train and dropouts is not None and "teacher" in dropouts.rates:
@@ -124,7 +125,7 @@ class SeqToSeq(nn.Module):
         x_BSD = drop(self.source_embed(source_BS), dropouts, "embedding")
         self._check_length("source_BS", x_BSD)
         check_valid("source_valid_BS", valid_BS, {"B": x_BSD.shape[0], "S": x_BSD.shape[1]})
-        capture = tuple(name for name in capture if name != "weights")
+        capture = tuple(name for name in capture if name not in ("weights", "details"))
         x_BSE, last, intermediates = self.encoder(
             x_BSD, valid_BT=valid_BS, dropouts=dropouts, capture=capture
         )
@@ -206,16 +207,17 @@ class SeqToSeq(nn.Module):
         if attending is not None:
             context_BTE = intermediates.pop("context_BTE")
         elif context_BTE is None:
-            context_BTE, weights_BHTS = self.attention.attend(
+            context_BTE, found = self.attention.attend(
                 x_BTH,
                 *keys_values,
                 mask=mask,
                 q_pos_BT=pos_BT,
                 dropout=None if dropouts is None else dropouts.at("attention"),
-                return_weights="weights" in capture,
+                capture=capture,
             )
-            if weights_BHTS is not None:
-                intermediates["weights_BHTS"] = weights_BHTS
+            intermediates |= found
+        if "details" in capture and keys_values is not None:
+            intermediates |= dict(zip(("k_BSGK", "v_BSGE"), keys_values, strict=True))
         read_BTD = jnp.tanh(self.readout(jnp.concatenate([context_BTE, x_BTH], -1)))
         read_BTD = drop(read_BTD, dropouts, "head")
         new: Any = length if valid_BT is None else jnp.sum(valid_BT, 1)

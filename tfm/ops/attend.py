@@ -28,7 +28,7 @@ from tfm.ops.functions import as_partial, check_call
 from tfm.ops.fused import fused, why_not
 from tfm.ops.masks import Mask, a_mask, everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.reference import reference
+from tfm.ops.reference import reference, stages
 from tfm.ops.rowwise import rowwise
 from tfm.ops.scores import SCORES, Score
 from tfm.ops.shapes import AXES, check, check_number, check_positions, doubled, suffix
@@ -60,8 +60,11 @@ def attend(
     implementation: str = "auto",
     edge: int | None = None,
     return_weights: bool = False,
+    return_stages: bool = False,
 ) -> Any:
-    """Outputs BTHE; with `return_weights` a pair, the outputs and the weights BHTS after dropout.
+    """Outputs BTHE; with `return_weights` a pair, the outputs and the weights BHTS after dropout;
+    with `return_stages` a pair too, the outputs and a dict of score, bias, logits, what is visible
+    and weights, each BHTS.
 
     G key/value heads serve H query heads, H/G each. A score or a bias with parameters is given as
     `jax.tree_util.Partial(fn, w_HK=…)`, so that gradients reach them. `cap` bounds the logits.
@@ -71,11 +74,12 @@ def attend(
     Functions are traced once and kept, as by `jax.jit`, so they must be pure.
     """
     pick(IMPLEMENTATIONS, implementation, "implementation")
-    if return_weights and implementation not in ("auto", "reference"):
-        raise UserError(
-            f"implementation={implementation!r} never holds the weights that return_weights=True "
-            "asks for; 'reference' does"
-        )
+    for name, wanted in {"weights": return_weights, "stages": return_stages}.items():
+        if wanted and implementation not in ("auto", "reference"):
+            raise UserError(
+                f"implementation={implementation!r} never holds the weights that "
+                f"return_{name}=True asks for; 'reference' does"
+            )
     if edge is not None and (implementation != "blockwise" or type(edge) is not int or edge < 1):
         raise UserError(
             f"edge={edge} must be a whole number of at least 1, with implementation='blockwise'"
@@ -97,6 +101,8 @@ def attend(
     plane.mask.check(dict(sizes))
     norm = _normalizer(normalizer)
     args = q_BTHK, k_BSGK, v_BSGE, logits, plane
+    if return_stages:
+        return stages(*args, norm)
     if return_weights:
         return reference(*args, norm)
     grid = None

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from tfm.ops import dropout as drop
 from tfm.ops.normalizers import Normalizer
 from tfm.ops.products import sum_last
-from tfm.ops.tiles import FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
+from tfm.ops.tiles import FLOOR, HIDDEN, Logits, Plane, mix, tile_bias, tile_logits
 
 
 def reference(
@@ -19,6 +19,23 @@ def reference(
     """Outputs and weights."""
     rows_T = jnp.arange(q_BTHK.shape[1])
     return attend_rows(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, rows_T)
+
+
+def stages(
+    q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
+) -> tuple[Array, dict[str, Array]]:
+    """Outputs, and each step from the score to the weights by its name."""
+    out_BTHE, weights_BHTS = reference(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
+    at = plane.at(jnp.arange(q_BTHK.shape[1]), jnp.arange(k_BSGK.shape[1]))
+    found = {
+        "score_BHTS": tile_logits(Logits(logits.score, None, None), q_BTHK, k_BSGK, at),
+        "logits_BHTS": tile_logits(logits, q_BTHK, k_BSGK, at),
+        "visible_BHTS": jnp.broadcast_to(plane.mask.visible(at), weights_BHTS.shape),
+        "weights_BHTS": weights_BHTS,
+    }
+    if logits.bias is not None:
+        found["bias_BHTS"] = tile_bias(logits.bias, at, weights_BHTS.shape)
+    return out_BTHE, found
 
 
 def attend_rows(

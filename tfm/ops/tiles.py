@@ -50,11 +50,16 @@ def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
     score_BHTS = logits.score(q_BTHK, k_BSHK, q_pos_BT=at.q_pos_BT, k_pos_BS=at.k_pos_BS)
     out = _to_BHTS("score", score_BHTS, shape)
     if logits.bias is not None:
-        out = out + _to_BHTS("bias", logits.bias(at.q_pos_BT, at.k_pos_BS, heads), shape)
+        out = out + tile_bias(logits.bias, at, shape)
     if logits.cap is not None:
         cap = jnp.asarray(logits.cap, F32)
         out = cap * jnp.tanh(out / cap)  # Gemma Team 2024 (Gemma 2)
     return out
+
+
+def tile_bias(bias: jax.tree_util.Partial, at: At, shape: tuple[int, ...]) -> Array:
+    """The bias of each head and pair, BHTS."""
+    return _to_BHTS("bias", bias(at.q_pos_BT, at.k_pos_BS, shape[1]), shape)
 
 
 def _to_BHTS(what: str, x: Array, shape: tuple[int, ...]) -> Array:

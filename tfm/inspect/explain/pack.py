@@ -1,0 +1,82 @@
+"""Arrays as text that a page can hold: 32-bit numbers where they are few, else 8 bits of a range.
+
+Each is compressed by itself, so that the page unpacks only what it draws.
+"""
+
+import base64
+import zlib
+from typing import Any
+
+import numpy as np
+
+EXACT = 4096  # numbers of an array that is held in float32
+
+
+class Blobs:
+    """The packed arrays of a page, and how many bytes they take."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._places: dict[str, int] = {}  # what is the same is held once
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts))
+
+    def add(
+        self, x: np.ndarray, where: np.ndarray | None = None, exact: bool = False
+    ) -> dict[str, Any]:
+        """A matrix. `where` tells which of its numbers matter for the range of the others."""
+        x = np.asarray(x, np.float32)
+        x = x if x.ndim == 2 else x.reshape(1, -1)
+        if where is not None:
+            x = np.where(where, x, 0)
+        shown = x if where is None else x[where]
+        low, high = (float(shown.min()), float(shown.max())) if shown.size else (0.0, 0.0)
+        about = {"shape": list(x.shape), "low": low, "high": high}
+        if exact or x.size <= EXACT:
+            return {**about, "type": "f4", "blob": self.pack(x.astype("<f4"))}
+        step = (high - low) / 255 or 1.0
+        codes = np.clip(np.round((x - low) / step), 0, 255).astype(np.uint8)
+        return {**about, "type": "u1", "blob": self.pack(codes)}
+
+    def bits(self, x: np.ndarray) -> dict[str, Any]:
+        """A matrix of booleans."""
+        codes = np.asarray(x, np.uint8)
+        about = {"shape": list(x.shape), "low": 0.0, "high": 255.0, "type": "u1"}
+        return {**about, "blob": self.pack(codes)}
+
+    def pack(self, x: np.ndarray) -> int:
+        raw = zlib.compress(np.ascontiguousarray(x).tobytes(), 6)
+        text = base64.b64encode(raw).decode()
+        if text not in self._places:
+            self._places[text] = len(self.texts)
+            self.texts.append(text)
+        return self._places[text]
+
+
+def coarser(x_TS: np.ndarray, factor: int, where: np.ndarray | None = None) -> np.ndarray:
+    """The mean of each `factor` × `factor` cells, of those that matter; what is left over at the
+    end counts as well."""
+    if factor == 1:
+        return x_TS
+    kept = np.ones(x_TS.shape, bool) if where is None else where
+    total, count = (_summed(np.asarray(x, np.float64), factor) for x in (x_TS * kept, kept))
+    return (total / np.maximum(count, 1)).astype(np.float32)
+
+
+def _summed(x_TS: np.ndarray, factor: int) -> np.ndarray:
+    for axis in (0, 1):
+        x_TS = np.add.reduceat(x_TS, np.arange(0, x_TS.shape[axis], factor), axis)
+    return x_TS
+
+
+def narrower(x_TD: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """At most about `most` numbers: the means of so many neighbouring columns, and how many."""
+    columns = max(8, most // max(len(x_TD), 1))
+    group = -(-x_TD.shape[1] // columns)
+    if group == 1:
+        return x_TD, 1
+    starts = np.arange(0, x_TD.shape[1], group)
+    sizes = np.diff([*starts, x_TD.shape[1]])
+    return np.add.reduceat(x_TD, starts, 1) / sizes, group
