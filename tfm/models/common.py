@@ -118,6 +118,14 @@ class Cache(struct.PyTreeNode):
         return jnp.where((count_B <= self.length)[:, None, None], logits_BTV, jnp.nan)
 
 
+def last_of(x_BTD: Array, valid_BT: Array | None) -> Array:
+    """B1D: of each row the last token that is no padding."""
+    if valid_BT is None:
+        return x_BTD[:, -1:]
+    place_B = jnp.maximum(jnp.sum(valid_BT, 1) - 1, 0)
+    return jnp.take_along_axis(x_BTD, place_B[:, None, None], 1)
+
+
 def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) -> None:
     """Raise if tokens cannot be decoded one after the other, with the reason."""
     mixer, norm = spec.used_mixer, spec.norm.kind.entry
