@@ -130,9 +130,9 @@ class Stack(nn.Module):
             each = []
             caches = [None] * self.count if cache is None else cache
             new = []
-            for n, (block, one) in enumerate(zip(self.layer, caches, strict=True)):
-                x_BTD, (one, out) = block(x_BTD, (n, one), context)
-                new.append(one)
+            for n, (block, own_cache) in enumerate(zip(self.layer, caches, strict=True)):
+                x_BTD, (written, out) = block(x_BTD, (n, own_cache), context)
+                new.append(written)
                 each.append(out)
             cache = None if cache is None else new
             own = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
