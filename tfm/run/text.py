@@ -17,6 +17,7 @@ from tfm.names import UserError
 from tfm.objectives.next_token import NextToken
 from tfm.objectives.prefix_lm import PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq
+from tfm.spec import to_spec
 
 IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id")  # as Hugging Face calls them
 Ids = Sequence[int]
@@ -117,7 +118,7 @@ class TextWriter:
                 **given,
                 "max_new": min([usual, *(room for room in rooms if room is not None)]),
             }
-        return DecodeSpec(**given)
+        return to_spec(DecodeSpec, given)
 
 
 def text_writer(loaded: Any, part: int | None = None) -> TextWriter:
