@@ -111,6 +111,11 @@ class Mixture(Source):
         facts = next(task.source.facts for task in self.tasks)  # type: ignore[attr-defined]
         return facts["form"]
 
+    @property
+    def tells(self) -> bool:
+        """Whether rows show of which task they are."""
+        return self.tokens or any(task.prefix for task in self.tasks)
+
     def prefix_ids(self, number: int, vocab: int) -> list[int]:
         """What stands before a row of a task; `vocab`: how many ids there are without tokens of
         tasks."""

@@ -1,8 +1,11 @@
 """How tokens are chosen: the most likely one, one drawn at random, or by beam search."""
 
+import ast
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from tfm.spec import Named, Spec, SpecError, choice, field, size
+from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
 
 STOPPING = {  # of beam search, for each row; in brackets what transformers calls it
     "estimate": "when no beam, at its present length, would beat the worst finished one (False)",
@@ -57,3 +60,15 @@ class DecodeSpec(Spec):
         for name in ("length_penalty", "stopping"):
             if self.beams == 1 and getattr(self, name) != usual[name]:
                 raise SpecError(name, "{key}: it is for beam search; beams=4")
+
+
+def decoding_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that options of a command line give, checked."""
+    tree: dict[str, Any] = {}
+    for name, text in options.items():
+        try:
+            tree[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            tree[name] = text
+    to_spec(DecodeSpec, tree, "--")
+    return tree

@@ -1,6 +1,5 @@
 """What the verbs that use a model share on their command line: the run, its text, the settings."""
 
-import ast
 import dataclasses
 import pathlib
 import sys
@@ -8,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfm.arguments import Arguments
-from tfm.decode.spec import DecodeSpec
+from tfm.decode.spec import DecodeSpec, decoding_settings
 from tfm.names import UserError
 from tfm.run.load import LoadedRun, load
 from tfm.runtime import cache_compilations, check_compiler
-from tfm.spec import to_spec
 
 SETTINGS = tuple(own.name for own in dataclasses.fields(DecodeSpec))
 RUN = ("checkpoint",)  # options of a run
@@ -48,14 +46,7 @@ def _some(given: Arguments, names: Sequence[str]) -> dict[str, Any]:
 
 def settings_of(given: Arguments) -> dict[str, Any]:
     """The settings of decoding that a command line gives, checked."""
-    tree: dict[str, Any] = {}
-    for name, text in _some(given, SETTINGS).items():
-        try:
-            tree[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            tree[name] = text
-    to_spec(DecodeSpec, tree, "--")
-    return tree
+    return decoding_settings(_some(given, SETTINGS))
 
 
 def part_of(given: Arguments) -> int | None:

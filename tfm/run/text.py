@@ -170,7 +170,7 @@ def _prefix(loaded: Any, source: Any, part: int | None) -> tuple[int, ...]:
         return ()
     tasks = [f"{number}: {task.text}" for number, task in enumerate(source.tasks)]
     if part is None:
-        if not source.tokens and not any(task.prefix for task in source.tasks):
+        if not source.tells:
             return ()
         raise UserError("which task? --part=N, one of\n  " + "\n  ".join(tasks))
     if not 0 <= part < len(tasks):
