@@ -16,6 +16,7 @@ from jax import numpy as jnp
 
 from tfm.layers.stack import unrolled
 from tfm.models import build
+from tfm.models.common import Cache
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 
@@ -31,6 +32,7 @@ class Start(struct.PyTreeNode):
     wanted_B: Array
     inputs: dict[str, Array]  # of `init_cache`: the source, or a vector
     prefix: bool = struct.field(pytree_node=False, default=False)  # the prompt sees itself
+    even: bool = struct.field(pytree_node=False, default=False)  # all prompts are as long
 
     def seen(self, vocab: int) -> Array:
         """BV: which tokens are in the prompts."""
@@ -50,6 +52,8 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
         if "source_BS" not in inputs:
             inputs = {**inputs, "batch": start.prompt_BT.shape[0]}
         cache = module.init_cache(**inputs, length=length)
+        if isinstance(cache, Cache):
+            cache = cache.replace(even=start.even)
         more = {}
         if start.prefix:
             more["prefix_B"] = jnp.sum(start.valid_BT, 1)

@@ -64,15 +64,18 @@ class Writer:
         copies = settings.n_best if settings.beams == 1 else 1
         asked = [(number, copy) for number in range(len(prompts)) for copy in range(copies)]
         size = min(batch, len(asked))
+        # Of all prompts, not of a batch: the batches of a bucket share one program.
+        even = len({len(prompt.tokens) for prompt in prompts}) == 1
         for rows in self._batches(
             [(prompts[number], number, copy) for number, copy in asked], size
         ):
             _, numbers, copy_B = zip(*rows, strict=True)
             own = [prompt for prompt, *_ in rows]
             if settings.beams > 1:
-                written = self._beams(own, settings, size)
+                written = self._beams(own, settings, size, even)
             else:
-                *_, last = self._steps(own, settings, size, numbers, copy_B, settings.max_new)
+                new = settings.max_new
+                *_, last = self._steps(own, settings, size, numbers, copy_B, new, even)
                 written = [[one] for one in last]
             for number, ones in zip(numbers, written, strict=True):
                 found[number] += ones
@@ -84,12 +87,12 @@ class Writer:
         """What is written so far, again and again, some tokens more each time."""
         if settings.beams > 1 or settings.n_best > 1:
             raise UserError("what is streamed is one sequence: beams=1 and n_best=1")
-        for written in self._steps([prompt], settings, 1, (0,), (0,), chunk):
+        for written in self._steps([prompt], settings, 1, (0,), (0,), chunk, True):
             yield written[0]
 
     def next_logits(self, prompt: Prompt) -> np.ndarray:
         """V: the logits of the token that follows."""
-        start, length = self._start([prompt], 1, 1)
+        start, length = self.start([prompt], 1, 1, True)
         logits_BV, _ = _logits(self.module, self.variables, start, length=length)
         return np.asarray(logits_BV[0])
 
@@ -129,8 +132,11 @@ class Writer:
             return sizes[0], bucket(sizes[1], most)
         return bucket(sizes[0], most), 0
 
-    def _start(self, prompts: Sequence[Prompt], size: int, new: int) -> tuple[Start, int]:
-        """The arrays of a batch, filled up to `size` rows; and the room that the cache needs."""
+    def start(
+        self, prompts: Sequence[Prompt], size: int, new: int, even: bool
+    ) -> tuple[Start, int]:
+        """The arrays of a batch, filled up to `size` rows; and the room that the cache needs.
+        `even`: all prompts are as long, which is faster."""
         shape = self._shape(prompts[0])
         for prompt in prompts:
             room = self.room(prompt)
@@ -161,6 +167,7 @@ class Writer:
             jnp.asarray(wanted_B),
             jax.tree.map(jnp.asarray, inputs),
             self.prefix,
+            even,
         )
         # The last token that is written is never read.
         length, most = shape[0] + new - 1, longest(self.spec)
@@ -178,8 +185,9 @@ class Writer:
         numbers: Sequence[int],
         copies: Sequence[int],
         chunk: int,
+        even: bool,
     ) -> Iterator[list[Continuation]]:
-        start, length = self._start(prompts, size, settings.max_new)
+        start, length = self.start(prompts, size, settings.max_new, even)
         filters, new = Filters.of(settings), settings.max_new
         # A row's draws are its own: they follow from the seed, its number and its copy.
         names_B2 = np.zeros((size, 2), np.uint32)
@@ -208,9 +216,9 @@ class Writer:
             )
 
     def _beams(
-        self, prompts: Sequence[Prompt], settings: DecodeSpec, size: int
+        self, prompts: Sequence[Prompt], settings: DecodeSpec, size: int, even: bool
     ) -> list[list[Continuation]]:
-        start, length = self._start(prompts, size, settings.max_new)
+        start, length = self.start(prompts, size, settings.max_new, even)
         penalty = Filters.of(settings).repetition_penalty
         best, length_BK = jax.device_get(
             beam.search(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flax import struct
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.ops.dropout import Dropouts
@@ -37,12 +37,18 @@ class Context(struct.PyTreeNode):
     source_mask: Mask | None = None
     source_pos_BS: Array | None = None
     dropouts: Dropouts | None = None
+    even: bool = struct.field(pytree_node=False, default=False)  # all rows stand at one position
     train: bool = struct.field(pytree_node=False, default=False)
     capture: tuple[str, ...] = struct.field(pytree_node=False, default=())
 
     def written(self, cache_BS: Array, new_BT: Array) -> Array:
         """The cache with new entries at their positions; padding is not written."""
         assert self.pos_BT is not None
+        if self.even and new_BT.shape[1] == 1 and self.valid_BT is None:
+            # In its place; rows of their own would be written one by one, which is slow on a CPU.
+            return lax.dynamic_update_slice_in_dim(
+                cache_BS, new_BT.astype(cache_BS.dtype), self.pos_BT[0, 0], 1
+            )
         beyond = cache_BS.shape[1]
         slot_BT = self.pos_BT
         if self.valid_BT is not None:

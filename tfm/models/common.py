@@ -86,14 +86,15 @@ def outputs(
 class Cache(struct.PyTreeNode):
     """What decoding keeps from one call to the next.
 
-    `count_B` is how many tokens of each example are in it. Beyond `length` there is no place, and
-    logits become NaN.
+    `count_B` is how many tokens of each example are in it; with `even`, all have as many. Beyond
+    `length` there is no place, and logits become NaN.
     """
 
     layers: Any
     count_B: Array
     source_valid_BS: Array | None = None
     length: int = struct.field(pytree_node=False, default=0)
+    even: bool = struct.field(pytree_node=False, default=False)
 
     def context(self, mask: Mask, tokens_BT: Array, valid_BT: Array | None, **more: Any) -> Context:
         """For tokens that follow those in the cache; each row's padding comes last."""
@@ -105,6 +106,7 @@ class Cache(struct.PyTreeNode):
             valid_BT=valid_BT,
             pos_BT=pos_BT,
             offset_B=self.count_B,
+            even=self.even,
             **more,
         )
 
