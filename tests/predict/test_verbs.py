@@ -1,8 +1,9 @@
-"""The verbs that use a model agree with what `tfm eval` measures on the same examples, whose batches
-are made by other code."""
+"""The verbs that use a model agree with what `tfm eval` measures on the same examples, whose
+batches are made by other code."""
 
 import io
 import json
+import pathlib
 import random
 import re
 import shutil
@@ -18,8 +19,9 @@ from tfm.evaluate.main import evaluate
 from tfm.run.spec import read
 from tfm.train import loop
 
-WORDS = "the a cat dog mat sat ran on to".split()
-GERMAN = dict(zip(WORDS, "die ein katze hund matte sass lief auf zu".split(), strict=True))
+WORDS = ["the", "a", "cat", "dog", "mat", "sat", "ran", "on", "to"]
+GERMAN_WORDS = ["die", "ein", "katze", "hund", "matte", "sass", "lief", "auf", "zu"]
+GERMAN = dict(zip(WORDS, GERMAN_WORDS, strict=True))
 RNG = random.Random(0)
 LINES = [" ".join(RNG.choices(WORDS, k=RNG.randint(2, 6))) for _ in range(120)]
 SMALL = {"width": 8, "layers": 1, "max_length": 24, "attention": {"heads": 2},
@@ -116,9 +118,9 @@ def test_eval_measures_what_translate_writes(runs, capsys, monkeypatch):
     for name in ("pairs", "joined"):
         folder = runs(name)
         lines = output(capsys, "translate", folder, "--file=v.de", "--max_new=8").splitlines()
-        wanted = open("v.en").read().splitlines()
+        wanted = pathlib.Path("v.en").read_text().splitlines()
         assert len(lines) == len(wanted) == 20
-        monkeypatch.setattr("sys.stdin", io.StringIO(open("v.de").read()))
+        monkeypatch.setattr("sys.stdin", io.StringIO(pathlib.Path("v.de").read_text()))
         assert output(capsys, "translate", folder, "--max_new=8", "--batch=3").splitlines() == lines
         argv = ["eval", folder, "--generate", "--max_new=8", "--lower"]
         found = json.loads(output(capsys, *argv))["generation"]
@@ -170,7 +172,7 @@ def test_generate_tells_the_log_probabilities_of_the_model(runs, capsys):
 
 def test_classify_is_as_often_right_as_eval_says(runs, capsys):
     folder = runs("labels")
-    open("lines.txt", "w").write("\n".join(LINES) + "\n")
+    pathlib.Path("lines.txt").write_text("\n".join(LINES) + "\n")
     found = json.loads(output(capsys, "classify", folder, "--file=lines.txt", "--json"))
     right = [one["class"] == ("cat" if "cat" in one["text"] else "none") for one in found]
     assert np.mean(right) == pytest.approx(evaluate(folder)[0]["accuracy"])
@@ -181,7 +183,7 @@ def test_classify_is_as_often_right_as_eval_says(runs, capsys):
 
 def test_tag_is_as_often_right_as_eval_says(runs, capsys):
     folder = runs("tags")
-    open("lines.txt", "w").write("\n".join(LINES) + "\n")
+    pathlib.Path("lines.txt").write_text("\n".join(LINES) + "\n")
     found = json.loads(output(capsys, "tag", folder, "--file=lines.txt", "--json"))
     words = [word for line in found for word in line]
     assert [word["word"] for word in words] == " ".join(LINES).split()
