@@ -97,12 +97,11 @@ class Cache(struct.PyTreeNode):
     even: bool = struct.field(pytree_node=False, default=False)
 
     def context(self, mask: Mask, tokens_BT: Array, valid_BT: Array | None, **more: Any) -> Context:
-        """For tokens that follow those in the cache; each row's padding comes last."""
+        """For tokens that follow those in the cache; each row's padding comes last. The mask hides
+        what comes later (`check_cacheable`), and so the room that is still empty."""
         pos_BT = self.count_B[:, None] + jnp.arange(tokens_BT.shape[1])[None]
-        count_B = self.after(tokens_BT, valid_BT)
-        filled_BS = jnp.arange(self.length)[None] < count_B[:, None]
         return Context(
-            mask & masks.padding(filled_BS),
+            mask,
             valid_BT=valid_BT,
             pos_BT=pos_BT,
             offset_B=self.count_B,
