@@ -127,9 +127,10 @@ def _grown(
     hope_B = score_BK[:, 0] / jnp.power(hoped, length_penalty)
     worst_BK = jnp.where(finished_BK, jnp.min(best.score_BK, 1, keepdims=True), LOW)
     open_B = state.open_B & jnp.any(hope_B[:, None] > worst_BK, 1)
-    stop = ~jnp.any(open_B) | jnp.all(ends_BC)
+    done_B = ~open_B
     if stopping == "full":
-        stop |= jnp.all(finished_BK)
+        done_B |= jnp.all(finished_BK, 1)
+    stop = jnp.all(done_B) | jnp.all(ends_BC)
     return Beams(
         _moved(state.cache, from_BK),
         now,
