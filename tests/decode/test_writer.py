@@ -60,7 +60,8 @@ def prompts(spec):
 
 def model(spec):
     module = build.model(spec)
-    tree = init(module, **build.example(spec, 1, 4))
+    inputs = {k: np.zeros(x.shape, x.dtype) for k, x in build.example(spec, 1, 4).items()}
+    tree = init(module, **inputs)
     # Larger weights, so that the answers differ.
     return module, jax.tree.map(lambda x: 3 * x, tree)
 
@@ -106,6 +107,23 @@ def test_the_loop_writes_what_the_full_pass_would(name):
         np.testing.assert_allclose(one.logprobs, wanted, atol=1e-4)
         assert one.score == pytest.approx(sum(wanted), abs=1e-3)
         assert not one.ended
+
+
+def test_a_prefix_sees_itself():
+    """As `prefix_lm` trains it: the tokens of the prompt see one another, in the cache too."""
+    spec = SPECS["decoder"]
+    module, tree = model(spec)
+    found = Writer.of(spec, tree, prefix=True).write(prompts(spec), DecodeSpec(max_new=NEW))
+    run = jit(lambda ids, prefix_B: module.apply(tree, ids[None], prefix_B=prefix_B))
+    for prompt, (one,) in zip(prompts(spec), found, strict=True):
+        ids = np.zeros(16, np.int32)
+        ids[: len(prompt.tokens)] = prompt.tokens
+        first = len(prompt.tokens)
+        for place in range(first, first + NEW):
+            ids[place] = np.argmax(run(ids, np.array([first]))[0, place - 1])
+        assert one.tokens == ids[first : first + NEW].tolist()
+    plain = Writer.of(spec, tree).write(prompts(spec), DecodeSpec(max_new=NEW))
+    assert [ones[0].logprobs for ones in plain] != [ones[0].logprobs for ones in found]
 
 
 def test_a_row_ends_and_the_others_go_on():
