@@ -177,7 +177,7 @@ def test_the_penalty_is_that_of_the_definition():
     for prompt, (one,) in zip(prompts(spec), found, strict=True):
         logits, ids = whole(module, tree, prompt), list(prompt.tokens)
         for _ in range(NEW):
-            x = logits(ids)
+            x = logits(ids).copy()
             for id_ in set(ids):
                 x[id_] = x[id_] / 1.7 if x[id_] > 0 else x[id_] * 1.7
             ids.append(int(x.argmax()))
