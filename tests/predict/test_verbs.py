@@ -17,6 +17,7 @@ from tests.helpers.runs import Silent
 from tfm import cli
 from tfm.evaluate.main import evaluate
 from tfm.run.spec import read
+from tfm.run.text import text_writer
 from tfm.train import loop
 
 WORDS = ["the", "a", "cat", "dog", "mat", "sat", "ran", "on", "to"]
@@ -26,17 +27,25 @@ RNG = random.Random(0)
 LINES = [" ".join(RNG.choices(WORDS, k=RNG.randint(2, 6))) for _ in range(120)]
 SMALL = {"width": 8, "layers": 1, "max_length": 24, "attention": {"heads": 2},
          "feedforward": {"width": 8}, "position": {"scheme": "learned"}}  # fmt: skip
+TO_ENGLISH = "parallel(train='p', valid='v', source='de', target='en')"
+TO_GERMAN = "parallel(train='p', valid='v', source='en', target='de')"
 RUNS = {
+    "both": (
+        "seq2seq",
+        {"family": "seq2seq", "width": 8, "hidden": 8},
+        f"mixture(parts=({TO_ENGLISH!r}, {TO_GERMAN!r}), prefixes=('to English: ', 'to German: '))",
+        "bpe(vocab=300)",
+    ),
     "pairs": (
         "seq2seq",
         {"family": "encoder_decoder", **SMALL},
-        "parallel(train='p', valid='v', source='de', target='en')",
+        TO_ENGLISH,
         "words",
     ),
     "joined": (
         "prefix_lm",
         {"family": "decoder", **SMALL},
-        "parallel(train='p', valid='v', source='de', target='en')",
+        TO_ENGLISH,
         "words",
     ),
     "text": (
@@ -143,6 +152,32 @@ def test_eval_measures_what_translate_writes(runs, capsys, monkeypatch):
     scores = [one["score"] for one in beams[0]["sequences"]]
     assert len(scores) == 2
     assert scores[0] >= scores[1]
+
+
+def test_a_task_of_a_mixture_is_read_as_in_training(runs, capsys):
+    """The prefix and the source have the ids that the data have."""
+    folder = runs("both")
+    run = tfm.load(folder)
+    for number, part in enumerate(run.data["valid"].parts.values()):
+        source = pathlib.Path("v.de" if number == 0 else "v.en").read_text().splitlines()
+        tokens = part.take(np.arange(20)).tokens
+        rows = np.split(tokens.ids, np.cumsum(tokens.lengths)[:-1])
+        writer = text_writer(run, number)
+        for line, row in zip(source, rows, strict=True):
+            assert writer.prompt(line).source == row.tolist()
+    lines = [
+        output(capsys, "translate", folder, f"--file=v.{side}", f"--part={part}", "--max_new=5")
+        for part, side in enumerate(("de", "en"))
+    ]
+    found = json.loads(output(capsys, "eval", folder, "--generate", "--max_new=5"))["generation"]
+    assert len(found) == 2
+    for said, own, side in zip(lines, found.values(), ("en", "de"), strict=True):
+        wanted = pathlib.Path(f"v.{side}").read_text().splitlines()
+        pairs = zip(said.splitlines(), wanted, strict=True)
+        assert own["exact"] == np.mean([one.strip() == other for one, other in pairs])
+        assert own["settings"]["max_new"] == 5
+    assert cli.main(["translate", folder, "katze"]) == 2
+    assert "which task? --part=N, one of" in capsys.readouterr().err
 
 
 def test_generate_tells_the_log_probabilities_of_the_model(runs, capsys):
