@@ -57,11 +57,11 @@ def test_beams_are_those_of_the_definition(name, beams, penalty, stopping):
         wanted = by_hand(whole(module, tree, prompt), list(prompt.tokens), beams, penalty, stopping)
         assert [one.tokens for one in ones] == [tokens for _, tokens in wanted]
         np.testing.assert_allclose(
-            [one.score for one in ones], [score for score, _ in wanted], atol=1e-4
+            [one.score for one in ones], [score for score, _ in wanted], rtol=1e-5, atol=1e-4
         )
         for one in ones:
             total = sum(one.logprobs) / len(one.tokens) ** penalty
-            assert one.score == pytest.approx(total, abs=1e-4)
+            assert one.score == pytest.approx(total, rel=1e-5, abs=1e-4)
             assert one.ended == (one.tokens[-1] == END)
 
 
