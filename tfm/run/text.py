@@ -138,20 +138,20 @@ def text_writer(loaded: Any, part: int | None = None) -> TextWriter:
     if form in ("labels", "tags"):
         raise UserError(f"{loaded.folder} writes {form}, not text; tfm eval measures it")
     before = _prefix(loaded, source, part)
-    special = codec.special
+    special, prefix = codec.special, isinstance(objective, PrefixLM)
     if form == "pairs":
         assert special is not None
-        ends, prefix = (special.eos,), isinstance(objective, PrefixLM)
-        writer = Writer.of(loaded.spec, loaded.variables, ends, prefix)
+        writer = Writer.of(loaded.spec, loaded.variables, (special.eos,), prefix)
         if loaded.spec.family in READS_SOURCE:
             return TextWriter(writer, codec, before, (), special.bos, goes_on=False)
         return TextWriter(writer, codec, before, (special.sep,), goes_on=False)
-    ends, alone = (), None
+    ends: tuple[int, ...] = ()
+    alone: int | None = None
     if special is not None:
         line = isinstance(source, TextStream) and source.eos
         alone = special.eos if line else special.bos
         ends = () if isinstance(source, TextStream) and not line else (special.eos,)
-    writer = Writer.of(loaded.spec, loaded.variables, ends, isinstance(objective, PrefixLM))
+    writer = Writer.of(loaded.spec, loaded.variables, ends, prefix)
     return TextWriter(writer, codec, before, alone=alone)
 
 
