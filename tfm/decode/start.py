@@ -48,14 +48,14 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
     """The logits BV after the prompts, and the cache with them in it."""
 
     def run(module: Any) -> tuple[Array, Any]:
-        inputs = start.inputs
+        inputs: dict[str, Any] = dict(start.inputs)
         if "source_BS" not in inputs:
             inputs = {**inputs, "batch": start.prompt_BT.shape[0]}
         cache = module.init_cache(**inputs, length=length)
         if isinstance(cache, Cache):
             cache = cache.replace(even=start.even)
         more = {}
-        if start.prefix:
+        if start.prefix and start.valid_BT is not None:
             more["prefix_B"] = jnp.sum(start.valid_BT, 1)
         return module.decode(start.prompt_BT, cache, valid_BT=start.valid_BT, last=True, **more)
 

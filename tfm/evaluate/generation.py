@@ -142,15 +142,15 @@ def by_length(
     group_N = np.searchsorted(EDGES, length_N)
     found = []
     for group in np.unique(group_N):
-        rows = np.flatnonzero(group_N == group)
-        own = [[side[row] for row in rows] for side in (said, wanted)]
+        rows = np.flatnonzero(group_N == group).tolist()
+        one, other = ([side[row] for row in rows] for side in (said, wanted))
         low = EDGES[group - 1] + 1 if group else 1
         high = f"–{EDGES[group]}" if group < len(EDGES) else " and more"
         found.append(
             {
                 "tokens": f"{low}{high}",
                 "examples": len(rows),
-                **scores(*own, scoring, signatures=False),
+                **scores(one, other, scoring, signatures=False),
             }
         )
     return found

@@ -50,13 +50,13 @@ def _masked(loaded: Any, text: str) -> Row:
         if "masked_lm" not in getattr(loaded.spec, "outputs", ()):
             raise UserError(f"{loaded.folder}: the imported model does not predict masked tokens")
         own = loaded.tokenizer
-        ids = [own.token_to_id(name) for name in ("[MASK]", "<mask>")]
-        known = [id_ for id_ in ids if id_ is not None]
+        named = [own.token_to_id(name) for name in ("[MASK]", "<mask>")]
+        known = [id_ for id_ in named if id_ is not None]
         if not known:
             raise UserError(f"{loaded.folder}: its tokenizer has no mask token")
         found = own.encode(text.replace(MASK, str(own.id_to_token(known[0]))))
-        places = [place for place, id_ in enumerate(found.ids) if id_ == known[0]]
-        return Row(found.ids, found.type_ids, places)
+        masks = [place for place, id_ in enumerate(found.ids) if id_ == known[0]]
+        return Row(found.ids, found.type_ids, masks)
     if not isinstance(loaded.run.objective.entry, MaskedLM):
         raise UserError(
             f"{loaded.folder} was trained by objective={str(loaded.run.objective)!r}, not by "

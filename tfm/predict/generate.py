@@ -110,7 +110,8 @@ def _distribution(
         raise UserError("--distribution is of one prompt: leave out --lines")
     chosen = settings.get("temperature")
     temperatures = sorted({*TEMPERATURES, *([float(chosen)] if chosen else [])})
-    others = {name: settings[name] for name in ("top_k", "top_p", "min_p") if name in settings}
+    kept = ("top_k", "top_p", "min_p")
+    others: dict[str, Any] = {name: settings[name] for name in kept if name in settings}
     logits_V = writer.writer.next_logits(writer.prompt(texts[0]))
     p_NV = np.stack([next_probabilities(logits_V, t, others) for t in temperatures])
     order = np.argsort(-logits_V, kind="stable")[:SHOWN].tolist()
