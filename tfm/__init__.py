@@ -10,7 +10,8 @@ runtime.set_compiler_flags()
 
 
 def load(folder: str, checkpoint: str = "best", trust: bool = False) -> Any:
-    """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`.
+    """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`. Its
+    `generate("…")` writes on from a text.
 
     `trust`: the code that the folder holds, if it does, may be run.
     """

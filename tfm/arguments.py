@@ -19,12 +19,14 @@ def split(
     argv: Sequence[str],
     *,
     words: int = 0,
+    most: int | None = None,
     what: str = "folder",
     options: Sequence[str] = (),
     flags: Sequence[str] = (),
     config: bool = True,
 ) -> Arguments:
-    """The parts of a command line. What is unknown, missing or too much is an error."""
+    """The parts of a command line. What is unknown, missing or too much is an error. There are
+    exactly `words` plain words, or up to `most`: those after the first `words` are texts."""
     out = Arguments([], {}, set(), [])
     known = [f"--{name}" for name in (*options, *flags, *(["config"] if config else []))]
     for arg in joined(argv, options, config):
@@ -48,10 +50,13 @@ def split(
     configs = [word for word in out.words if ".py" in word or word.endswith("config.json")]
     if config and len(out.words) > words and configs:
         raise UserError(f"write --config={configs[0]}")
-    if len(out.words) != words:
+    most = words if most is None else most
+    if not words <= len(out.words) <= most:
         given = f": {' '.join(out.words)}" if out.words else ""
+        if most > words and len(out.words) > most:
+            given += "; a text with spaces stands in quotes"
         raise UserError(f"{words} {what}(s) wanted, {len(out.words)} given{given}")
-    if "" in out.words:
+    if "" in out.words[:words]:
         raise UserError(f"the name of a {what} is empty")
     return out
 

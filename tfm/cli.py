@@ -16,6 +16,11 @@ verbs
   check              check the ideas of a file: their tiles, causality, gradients
   train              train a model, or resume a run that was interrupted
   eval               evaluate a trained model, with intervals
+  generate           write on from a text; show how likely the next tokens are
+  translate          write the target of a source, line by line
+  classify, tag      the class of a text; the tag of each word
+  fill               predict the masked tokens of a text
+  neighbors          the nearest word vectors, and analogies
   ls                 list runs: what they are, their status, their best loss
   data               what a config's data are; the cache of tokenised data
   describe           a model as a tree: parameters, FLOPs, memory
@@ -24,6 +29,7 @@ verbs
   bench attention    time and memory of every implementation of attention
   bench train        time of a training step, beside plain Flax and PyTorch
   bench data         time to make a batch, beside a model's step
+  bench decode       tokens per second, beside transformers on PyTorch
   bench compile      compile time of scanned and unrolled layers
   bench growth       time and memory of a step as length, depth, batch, vocabulary, points grow
   bench start        time to the first step, and what a sweep spends besides steps
@@ -37,21 +43,28 @@ verbs
 VERBS = {  # where each verb starts
     "bench": "tfm.cli:bench",
     "check": "tfm.check.main:main",
+    "classify": "tfm.predict.classify:main",
     "data": "tfm.inspect.data:main",
     "describe": "tfm.inspect.main:main",
     "eval": "tfm.evaluate.main:main",
     "explain": "tfm.inspect.explain.main:main",
     "export": "tfm.interop.folder:main_export",
+    "fill": "tfm.predict.fill:main",
+    "generate": "tfm.predict.generate:main",
     "import": "tfm.interop.folder:main_import",
     "ls": "tfm.report.ls:main",
+    "neighbors": "tfm.predict.neighbors:main",
     "sweep": "tfm.sweep.main:main",
+    "tag": "tfm.predict.tag:main",
     "train": "tfm.train.main:main",
+    "translate": "tfm.predict.translate:main",
     "version": "tfm.cli:version",
 }
 BENCHES = {
     "attention": "tfm.bench.attention:main",
     "compile": "tfm.bench.compile:main",
     "data": "tfm.bench.data:main",
+    "decode": "tfm.bench.decode:main",
     "growth": "tfm.bench.growth:main",
     "nanogpt": "tfm.bench.nanogpt:main",
     "start": "tfm.bench.start:main",

@@ -145,6 +145,8 @@ def _check_range(own: dataclasses.Field, number: float) -> None:
         raise SpecError(own.name, f"{{key}}={number} must be at least {least}")
     if above is not None and not number > above:
         raise SpecError(own.name, f"{{key}}={number} must be above {above}")
+    if below is not None and not number < below:
+        raise SpecError(own.name, f"{{key}}={number} must be below {below}")
     if not math.isfinite(number):
         raise SpecError(own.name, f"{{key}}={number} must be a finite number")
 

@@ -141,7 +141,7 @@ def test_from_a_cache(options):
         y, cache, _ = module.apply(tree, X[:, begin:end], context, cache)
         out.append(y)
     np.testing.assert_allclose(jnp.concatenate(out, 1), whole, atol=1e-5)
-    assert not np.any(cache["k_BSGK"][:, 5:])
+    assert not np.any(cache["k_BGKS"][..., 5:])
 
 
 @pytest.mark.parametrize("score", SCORES)

@@ -164,7 +164,7 @@ def test_the_cache_is_of_the_models_precision():
     module = decoder(dtype="bfloat16", kv_heads=1)
     layers = module.init_cache(3, ROOM).layers["mixer"]
     assert {x.dtype for x in jax.tree.leaves(layers)} == {jnp.dtype("bfloat16")}
-    assert layers["k_BSGK"].shape == (2, 3, ROOM, 1, 4)
+    assert layers["k_BGKS"].shape == (2, 3, 1, 4, ROOM)
 
 
 def whole_sequence():

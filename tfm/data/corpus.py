@@ -203,6 +203,17 @@ def tokenizer_of(vocabulary: str | None) -> Tokenizer | None:
         return None
 
 
+def labels_of(vocabulary: str | None) -> tuple[str, ...] | None:
+    """The names of a run's classes or tags, by their number, if its vocabulary has them."""
+    if vocabulary is None or not vocabulary.startswith("{"):
+        return None
+    try:
+        names = _known(vocabulary)["labels"]
+    except UserError:
+        return None
+    return None if names is None else tuple(names)
+
+
 def meaning_of_ids(vocabulary: str | None) -> str | None:
     """What the token ids of a vocabulary stand for, whatever its labels are."""
     tokenizer = tokenizer_of(vocabulary)

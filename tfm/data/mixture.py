@@ -103,6 +103,24 @@ class Mixture(Source):
         tokenizer = texts.tokenizer()
         return tokenizer.encode(prefix.rstrip() if tokenizer.spaced else prefix)
 
+    @property
+    def form(self) -> str:
+        """Of its rows."""
+        if self.is_text:
+            return _Texts(self.tasks, self.as_text).form
+        facts = next(task.source.facts for task in self.tasks)  # type: ignore[attr-defined]
+        return facts["form"]
+
+    @property
+    def tells(self) -> bool:
+        """Whether rows show of which task they are."""
+        return self.tokens or any(task.prefix for task in self.tasks)
+
+    def prefix_ids(self, number: int, vocab: int) -> list[int]:
+        """What stands before a row of a task; `vocab`: how many ids there are without tokens of
+        tasks."""
+        return [vocab + number] if self.tokens else self._prefix(self._texts(), number)
+
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         texts = self._texts()
         opened = list[Dataset]()

@@ -50,7 +50,7 @@ class Records(Corpus):
 
     def write(self, split: str, writer: cache.Writer, bad: Bad, meter: Meter) -> dict[str, Any]:
         tokenizer = self.tokenizer()
-        to_ids = _Words(tokenizer) if self.form == "tags" else _Sentences(tokenizer)
+        to_ids = Words(tokenizer) if self.form == "tags" else _Sentences(tokenizer)
         number = {name: i for i, name in enumerate(self.label_names() or ())}
         tally = Tally(tokenizer.vocab, tokenizer.special.unk)
         dtype, ends = id_dtype(tokenizer.vocab), Counter[str]()
@@ -81,7 +81,7 @@ class Records(Corpus):
                     writer.append("labels", np.array(labels, np.float32))
                 else:
                     writer.append("labels", np.array([number[x] for x in labels], np.int32))
-            if isinstance(to_ids, _Words):
+            if isinstance(to_ids, Words):
                 tags, scored = to_ids.tags(batch, number)
                 places = parts[TOKENS].places(rows)
                 writer.append("tags", tags[places])
@@ -160,7 +160,7 @@ class _Sentences:
         return parts
 
 
-class _Words:
+class Words:
     """Words are tokenised one by one, and each that was seen is remembered."""
 
     def __init__(self, tokenizer: Tokenizer):

@@ -2,6 +2,7 @@
 
   tfm eval WORKDIR [--split=valid] [--checkpoint=best] [--dataset=NAME] [--objective=NAME]
                    [--examples=N] [--baselines] [--words=FILE,FILE] [--trust]
+                   [--generate [--beams=K] [--lower] [--tokenize=13a] …]
 
 The checkpoint is `best` (by validation loss) or `last`. The result is loss, perplexity, accuracy,
 exact matches and, for text, bits per byte, with 95 % intervals over the examples, as JSON. An
@@ -10,8 +11,15 @@ same examples: n-grams, the most frequent class, a bag of words, the most freque
 Of a run of Word2Vec it is told how near the product of its matrices is to the identity, and with
 --words what its vectors reach on files of similar words or of analogies. Code that the folder
 holds, a score of one's own, is run only with --trust.
+
+With --generate, a run of pairs of texts writes the target of each source, by greedy decoding or
+with the settings of `tfm generate` (--beams=4, --length_penalty=1, --max_new=100, …). What it
+writes is compared with the targets as their files have them: BLEU and chrF by sacrebleu, with its
+signatures, and exact matches; of all, and by the length of the source in tokens. --lower counts
+without case, --tokenize is sacrebleu's (zh for Chinese).
 """
 
+import dataclasses
 import functools
 import json
 import sys
@@ -23,8 +31,9 @@ import numpy as np
 
 from tfm import arguments
 from tfm.data.dataset import Dataset
-from tfm.data.datasets import open_dataset, takes_tokenizer
-from tfm.evaluate import metrics, word_vectors
+from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
+from tfm.decode.spec import DecodeSpec, decoding_settings
+from tfm.evaluate import generation, metrics, word_vectors
 from tfm.evaluate.baselines import baselines as simple_methods
 from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
@@ -45,8 +54,11 @@ def evaluate(
     trust: bool = False,
     baselines: bool = False,
     words: tuple[str, ...] = (),
+    decoding: Mapping[str, Any] | None = None,
+    scoring: generation.Scoring = generation.Scoring(),  # noqa: B008
 ) -> tuple[dict[str, Any], list[str]]:
-    """Metrics with intervals, and messages about damaged checkpoints."""
+    """Metrics with intervals, and messages about damaged checkpoints. With `decoding`, settings of
+    `DecodeSpec`, also what the model writes is measured."""
     loaded = load(workdir, checkpoint, trust)
     run = loaded.run
     if run is None and (dataset is None or objective is None):
@@ -98,7 +110,18 @@ def evaluate(
         found |= _vectors(loaded.params, opened, words)
     elif words:
         raise UserError("--words: only a run of Word2Vec is measured by its vectors")
+    if decoding is not None:
+        source = _read_source(text, data, vocabulary)
+        found["generation"] = generation.generation(
+            loaded, source, opened, split, dict(decoding), scoring, data.eval_batch
+        )
     return found, loaded.messages
+
+
+def _read_source(text: str, data: DataSpec, vocabulary: str | None) -> Any:
+    """A data set that is not opened, as it is read."""
+    source = read(text, DATASETS, "data set").with_reading(data.reading)
+    return source if vocabulary is None else source.with_vocabulary(vocabulary)
 
 
 def _vectors(params: Mapping[str, Any], dataset: Dataset, words: Sequence[str]) -> dict[str, Any]:
@@ -118,10 +141,30 @@ def main(argv: Sequence[str]) -> None:
         return
     options = ("split", "dataset", "objective", "examples", "checkpoint", "words")
     flags = ("trust", "baselines")
-    given = arguments.split(argv, words=1, options=options, flags=flags, config=False)
+    decoding = tuple(own.name for own in dataclasses.fields(DecodeSpec))
+    given = arguments.split(
+        argv,
+        words=1,
+        options=(*options, *decoding, "tokenize"),
+        flags=(*flags, "generate", "lower"),
+        config=False,
+    )
     cache_compilations()
     check_compiler()
-    chosen: dict[str, Any] = {**given.options, **{flag: flag in given.flags for flag in flags}}
+    chosen: dict[str, Any] = {
+        name: given.options[name] for name in options if name in given.options
+    }
+    chosen |= {flag: flag in given.flags for flag in flags}
+    settings = {name: given.options[name] for name in decoding if name in given.options}
+    if "generate" in given.flags:
+        lower, tokenize = "lower" in given.flags, given.options.get("tokenize", "13a")
+        chosen["scoring"] = generation.Scoring(lower, tokenize)
+        chosen["decoding"] = decoding_settings(settings)
+    elif settings or "tokenize" in given.options or "lower" in given.flags:
+        name = next(
+            iter([*settings, *(["tokenize"] if "tokenize" in given.options else ["lower"])])
+        )
+        raise UserError(f"--{name} is for what a model writes: --generate")
     if "words" in chosen:
         chosen["words"] = tuple(filter(None, chosen["words"].split(",")))
     if "examples" in chosen:

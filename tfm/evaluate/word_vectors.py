@@ -94,6 +94,19 @@ def analogies(
     return {"accuracy": right / len(asked), "asked": len(asked), "unknown": count - len(asked)}
 
 
+def nearest(
+    vectors_VD: np.ndarray, ids: Sequence[int], signs: Sequence[float], top: int
+) -> list[tuple[int, float]]:
+    """The words nearest to the sum of some words' unit vectors, each with its sign: those words
+    left out, with their cosines, the nearest first."""
+    unit_VD = _unit(vectors_VD)
+    asked_D = np.sum([sign * unit_VD[id_] for id_, sign in zip(ids, signs, strict=True)], 0)
+    cosine_V = unit_VD @ (asked_D / max(float(np.linalg.norm(asked_D)), 1e-12))
+    cosine_V[list(ids)] = -np.inf
+    order = np.argsort(-cosine_V, kind="stable")[: min(top, len(cosine_V) - len(set(ids)))]
+    return [(int(id_), float(cosine_V[id_])) for id_ in order]
+
+
 def near_identity(input_VD: np.ndarray, output_VD: np.ndarray) -> dict[str, float]:
     """How near the product of both matrices, A = W·W′ (V × V), is to the identity.
 

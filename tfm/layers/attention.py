@@ -182,10 +182,10 @@ class MultiHeadAttention(nn.Module):
         k_pos_BS = context.pos_BT
         if cache is not None:
             cache = {
-                "k_BSGK": context.written(cache["k_BSGK"], k_BSGK),
-                "v_BSGE": context.written(cache["v_BSGE"], v_BSGE),
+                "k_BGKS": context.written(cache["k_BGKS"], k_BSGK),
+                "v_BGES": context.written(cache["v_BGES"], v_BSGE),
             }
-            k_BSGK, v_BSGE = cache["k_BSGK"], cache["v_BSGE"]
+            k_BSGK, v_BSGE = (jnp.moveaxis(x, -1, 1) for x in (cache["k_BGKS"], cache["v_BGES"]))
             k_pos_BS = jnp.arange(k_BSGK.shape[1])[None]
         dropouts = context.dropouts
         out_BTD, found = self._attend(
@@ -209,8 +209,8 @@ class MultiHeadAttention(nn.Module):
         if "value" not in self.spec.projections:
             value_width = self.dims.width // groups
         return {
-            "k_BSGK": jnp.zeros((batch, length, groups, self.key_width), dtype),
-            "v_BSGE": jnp.zeros((batch, length, groups, value_width), dtype),
+            "k_BGKS": jnp.zeros((batch, groups, self.key_width, length), dtype),
+            "v_BGES": jnp.zeros((batch, groups, value_width, length), dtype),
         }
 
     def keys_values(

@@ -132,10 +132,12 @@ class Block(nn.Module):
             self.cross = MultiHeadAttention(self.cross_spec, self.dims)
 
     def keys_values(self, source_BSD: Any, source_pos_BS: Array | None) -> Cache:
-        """What cross-attention reads of the source: made once, read at each step of decoding."""
+        """What cross-attention reads of the source: made once, read at each step of decoding. As
+        in the cache of self-attention, positions come last."""
         if not self.has_cross:
             return None
-        return self.cross.keys_values(source_BSD, source_pos_BS)
+        found = self.cross.keys_values(source_BSD, source_pos_BS)
+        return tuple(jnp.moveaxis(x, 1, -1) for x in found)
 
     @property
     def has_cross(self) -> bool:
@@ -193,9 +195,10 @@ class Block(nn.Module):
         self, context: Context, cache: Cache, intermediates: dict[str, Array], x_BTD: Array
     ) -> Array:
         if cache is None:
-            k_BSGK, v_BSGE = self.keys_values(context.source_BSD, context.source_pos_BS)
+            source_BSD: Any = context.source_BSD
+            k_BSGK, v_BSGE = self.cross.keys_values(source_BSD, context.source_pos_BS)
         else:
-            k_BSGK, v_BSGE = cache["source"]
+            k_BSGK, v_BSGE = (jnp.moveaxis(x, -1, 1) for x in cache["source"])
         dropouts, name = context.dropouts, "cross_weights_BHTS"
         y_BTD, found = self.cross.attend(
             x_BTD,

@@ -136,11 +136,14 @@ class Stack(nn.Module):
             x_BTD, (cache, own) = run(self.layers, x_BTD, (numbers, cache), context)
         else:
             each = []
-            for n, block in enumerate(self.layer):
-                own_cache = jax.tree.map(lambda leaf, n=n: leaf[n], cache)
-                x_BTD, out = block(x_BTD, (n, own_cache), context)
+            caches = [None] * self.count if cache is None else cache
+            new = []
+            for n, (block, own_cache) in enumerate(zip(self.layer, caches, strict=True)):
+                x_BTD, (written, out) = block(x_BTD, (n, own_cache), context)
+                new.append(written)
                 each.append(out)
-            cache, own = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+            cache = None if cache is None else new
+            own = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
         intermediates |= {re.sub("_B", "_NB", k): x for k, x in own.intermediates.items()}
         if spec.norm.has_final:
             x_BTD = self._norm("norm", x_BTD, context)
@@ -155,21 +158,24 @@ class Stack(nn.Module):
         )
 
     def init_cache(self, batch: int, length: int, source: Cache = None) -> Cache:
-        """An empty cache for `length` tokens, stacked over layers. `source` is what
-        `keys_values` gives."""
-        empty = None
+        """An empty cache for `length` tokens: stacked over scanned layers, and a list of those of
+        unrolled ones, so that each is written in its place. `source` is what `keys_values` gives.
+        """
+        one = None
         if self.spec.used_mixer is not None:
             make = self.spec.used_mixer.make
-            mixer = make(self.spec, self.dims, self.position, parent=None)
-            one = mixer.init_cache(batch, length)
-            empty = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], self.count, 0), one)
+            one = make(self.spec, self.dims, self.position, parent=None).init_cache(batch, length)
+        if not self.spec.scan:
+            sources = [None] * self.count if source is None else source
+            copies = [jax.tree.map(jnp.copy, one) for _ in sources]
+            return [{"mixer": x, "source": y} for x, y in zip(copies, sources, strict=True)]
+        empty = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], self.count, 0), one)
         return {"mixer": empty, "source": source}
 
     def keys_values(self, source_BSD: Array, source_pos_BS: Array | None) -> Cache:
-        """What each layer's cross-attention reads of a source."""
+        """What each layer's cross-attention reads of a source: stacked, or a list, as the cache."""
         if not self.spec.scan:
-            each = [block.keys_values(source_BSD, source_pos_BS) for block in self.layer]
-            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+            return [block.keys_values(source_BSD, source_pos_BS) for block in self.layer]
         run = nn.scan(
             lambda block, carry: (carry, block.keys_values(source_BSD, source_pos_BS)),
             variable_axes={"params": 0},

@@ -86,25 +86,26 @@ def outputs(
 class Cache(struct.PyTreeNode):
     """What decoding keeps from one call to the next.
 
-    `count_B` is how many tokens of each example are in it. Beyond `length` there is no place, and
-    logits become NaN.
+    `count_B` is how many tokens of each example are in it; with `even`, all have as many. Beyond
+    `length` there is no place, and logits become NaN.
     """
 
     layers: Any
     count_B: Array
     source_valid_BS: Array | None = None
     length: int = struct.field(pytree_node=False, default=0)
+    even: bool = struct.field(pytree_node=False, default=False)
 
     def context(self, mask: Mask, tokens_BT: Array, valid_BT: Array | None, **more: Any) -> Context:
-        """For tokens that follow those in the cache; each row's padding comes last."""
+        """For tokens that follow those in the cache; each row's padding comes last. The mask hides
+        what comes later (`check_cacheable`), and so the room that is still empty."""
         pos_BT = self.count_B[:, None] + jnp.arange(tokens_BT.shape[1])[None]
-        count_B = self.after(tokens_BT, valid_BT)
-        filled_BS = jnp.arange(self.length)[None] < count_B[:, None]
         return Context(
-            mask & masks.padding(filled_BS),
+            mask,
             valid_BT=valid_BT,
             pos_BT=pos_BT,
             offset_B=self.count_B,
+            even=self.even,
             **more,
         )
 
@@ -116,6 +117,14 @@ class Cache(struct.PyTreeNode):
     def guard(self, logits_BTV: Array, count_B: Array) -> Array:
         """NaN where the cache was too short."""
         return jnp.where((count_B <= self.length)[:, None, None], logits_BTV, jnp.nan)
+
+
+def last_of(x_BTD: Array, valid_BT: Array | None) -> Array:
+    """B1D: of each row the last token that is no padding."""
+    if valid_BT is None:
+        return x_BTD[:, -1:]
+    place_B = jnp.maximum(jnp.sum(valid_BT, 1) - 1, 0)
+    return jnp.take_along_axis(x_BTD, place_B[:, None, None], 1)
 
 
 def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) -> None:

@@ -15,6 +15,7 @@ from tfm.models.common import (
     check_capture,
     check_packed,
     known,
+    last_of,
     outputs,
     visible,
 )
@@ -86,11 +87,22 @@ class Decoder(nn.Module):
         return Cache(layers, jnp.zeros(batch, jnp.int32), length=length)
 
     def decode(
-        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None
+        self,
+        tokens_BT: Array,
+        cache: Cache,
+        *,
+        valid_BT: Array | None = None,
+        prefix_B: Array | None = None,
+        last: bool = False,
     ) -> tuple[Array, Cache]:
-        """Logits of tokens that follow those in the cache, and the cache with them in it."""
-        context = cache.context(self.spec.mask.entry, tokens_BT, valid_BT)
+        """Logits of tokens that follow those in the cache, and the cache with them in it. With
+        `last`, those of each row's last token alone (B1V). `prefix_B` is for the first call."""
+        mask = self.spec.mask.entry
+        if prefix_B is not None:
+            mask = mask | masks.prefix(prefix_B)
+        context = cache.context(mask, tokens_BT, valid_BT)
         x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
+        x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
         count_B = cache.after(tokens_BT, valid_BT)
         logits_BTV = cache.guard(self.logits(x_BTD), count_B)
         return logits_BTV, cache.replace(layers=layers, count_B=count_B)

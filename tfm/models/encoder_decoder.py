@@ -15,6 +15,7 @@ from tfm.models.common import (
     check_capture,
     check_packed,
     known,
+    last_of,
     outputs,
     visible,
 )
@@ -140,13 +141,15 @@ class EncoderDecoder(nn.Module):
         return Cache(layers, count_B, source_valid_BS, length)
 
     def decode(
-        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None
+        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None, last: bool = False
     ) -> tuple[Array, Cache]:
-        """Logits of tokens that follow those in the cache, and the cache with them in it."""
+        """Logits of tokens that follow those in the cache, and the cache with them in it. With
+        `last`, those of each row's last token alone (B1V)."""
         source_mask = visible(masks.everything(), cache.source_valid_BS)
         mask = self.spec.decoder_mask.entry
         context = cache.context(mask, tokens_BT, valid_BT, source_mask=source_mask)
         x_BTD, layers, _ = self.decoder(self.decoder_embed(tokens_BT), context, cache.layers)
+        x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
         count_B = cache.after(tokens_BT, valid_BT)
         logits_BTV = cache.guard(self.logits(x_BTD), count_B)
         return logits_BTV, cache.replace(layers=layers, count_B=count_B)

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Carries, RecurrentStack, Start, final, zero_carry
-from tfm.models.common import check_capture, check_valid, known, outputs
+from tfm.models.common import check_capture, check_valid, known, last_of, outputs
 from tfm.models.spec import RecurrentSpec
 from tfm.names import UserError
 from tfm.ops.dropout import Dropouts, drop
@@ -100,8 +100,9 @@ class Recurrent(nn.Module):
         return [[zeros] for _ in range(spec.layers)]
 
     def decode(
-        self, tokens_BT: Array, cache: Carries, *, valid_BT: Array | None = None
+        self, tokens_BT: Array, cache: Carries, *, valid_BT: Array | None = None, last: bool = False
     ) -> tuple[Array, Carries]:
-        """Logits of tokens that follow those before, and the states after them."""
-        x_BTH, last, _ = self._run(tokens_BT, cache, valid_BT)
-        return self.logits(x_BTH), last
+        """Logits of tokens that follow those before, and the states after them. With `last`, the
+        logits of each row's last token alone (B1V)."""
+        x_BTH, states, _ = self._run(tokens_BT, cache, valid_BT)
+        return self.logits(last_of(x_BTH, valid_BT) if last else x_BTH), states

@@ -17,7 +17,7 @@ from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Attending, Carries, RecurrentStack, Start, final
-from tfm.models.common import check_capture, check_valid, known, outputs, visible
+from tfm.models.common import check_capture, check_valid, known, last_of, outputs, visible
 from tfm.models.spec import SeqToSeqSpec
 from tfm.names import UserError
 from tfm.ops import masks
@@ -104,11 +104,12 @@ class SeqToSeq(nn.Module):
         return self._encode(source_BS, source_valid_BS)[0]
 
     def decode(
-        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None
+        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None, last: bool = False
     ) -> tuple[Array, Cache]:
-        """Logits of tokens that follow those before, and the cache after them."""
+        """Logits of tokens that follow those before, and the cache after them. With `last`, the
+        logits of each row's last token alone (B1V)."""
         x_BTD, cache, _ = self._decode(tokens_BT, cache, valid_BT)
-        return self.logits(x_BTD), cache
+        return self.logits(last_of(x_BTD, valid_BT) if last else x_BTD), cache
 
     def logits(self, x_BTD: Array) -> Array:
         """Of what the model gives with head=False."""

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from tfm.names import UserError
 from tfm.ops import dropout as drop
 from tfm.ops.masks import At, Mask
+from tfm.ops.scores import dot, scaled_dot
 
 F32 = jnp.float32
 # A hidden logit lies so far below the lowest row maximum that its exponential is exactly zero, in a
@@ -45,9 +46,12 @@ def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
     """cap · tanh((score + bias) / cap), in float32."""
     batch, rows, heads, _ = q_BTHK.shape
     cols, groups = k_BSGK.shape[1:3]
-    k_BSHK = k_BSGK if groups == heads else jnp.repeat(k_BSGK, heads // groups, axis=2)
     shape = batch, heads, rows, cols
-    score_BHTS = logits.score(q_BTHK, k_BSHK, q_pos_BT=at.q_pos_BT, k_pos_BS=at.k_pos_BS)
+    if groups < heads and logits.score.func in (dot, scaled_dot):
+        score_BHTS = _grouped(logits.score, q_BTHK, k_BSGK)
+    else:
+        k_BSHK = k_BSGK if groups == heads else jnp.repeat(k_BSGK, heads // groups, axis=2)
+        score_BHTS = logits.score(q_BTHK, k_BSHK, q_pos_BT=at.q_pos_BT, k_pos_BS=at.k_pos_BS)
     out = _to_BHTS("score", score_BHTS, shape)
     if logits.bias is not None:
         out = out + tile_bias(logits.bias, at, shape)
@@ -60,6 +64,16 @@ def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
 def tile_bias(bias: jax.tree_util.Partial, at: At, shape: tuple[int, ...]) -> Array:
     """The bias of each head and pair, BHTS."""
     return _to_BHTS("bias", bias(at.q_pos_BT, at.k_pos_BS, shape[1]), shape)
+
+
+def _grouped(score: jax.tree_util.Partial, q_BTHK: Array, k_BSGK: Array) -> Array:
+    """The score of plain products: the heads of a group are rows, and no key is copied for them."""
+    batch, rows, heads, width = q_BTHK.shape
+    cols, groups = k_BSGK.shape[1:3]
+    q_BTGRK = q_BTHK.reshape(batch, rows, groups, -1, width)
+    q_BXGK = q_BTGRK.swapaxes(2, 3).reshape(batch, -1, groups, width)
+    score_BGTRS = score(q_BXGK, k_BSGK).reshape(batch, groups, rows, -1, cols)
+    return score_BGTRS.swapaxes(2, 3).reshape(batch, heads, rows, cols)
 
 
 def _to_BHTS(what: str, x: Array, shape: tuple[int, ...]) -> Array:

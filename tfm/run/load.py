@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from flax import linen as nn
@@ -40,12 +41,43 @@ class LoadedRun:
         return self.model.apply(self.variables, **inputs)
 
     @functools.cached_property
+    def known(self) -> dict[str, Any]:
+        """What the folder says of its data: how many ids there are, and what they stand for."""
+        return Folder(self.folder).read("data.json") or {}
+
+    def generate(
+        self, text: str | Sequence[str] | None = None, *, part: int | None = None, **settings: Any
+    ) -> Any:
+        """What the model writes after a text, with the text; or for a source, its target. Of
+        several texts, a list; without a text, from the token that begins one. `settings` are those
+        of `DecodeSpec`: max_new, temperature, top_k, top_p, min_p, beams, …
+
+        The most likely tokens are taken unless a temperature is given.
+        """
+        several = not (text is None or isinstance(text, str))
+        texts: Any = list(text) if several else [text]  # type: ignore[arg-type]
+        writer = self._writer(part)
+        chosen = writer.fitting(texts, settings)
+        found = [
+            writer.text(writer.prompt(own), ones[0].tokens)
+            for own, ones in zip(texts, writer.write(texts, chosen), strict=True)
+        ]
+        return found if several else found[0]
+
+    def _writer(self, part: int | None) -> Any:
+        from tfm.run.text import text_writer
+
+        kept = vars(self).setdefault("_writers", {})
+        if part not in kept:
+            kept[part] = text_writer(self, part)
+        return kept[part]
+
+    @functools.cached_property
     def data(self) -> dict[str, Dataset]:
         """What it was trained and evaluated on, by split."""
         if self.run is None:
             raise UserError(f"{self.folder} is an imported model: it has no data")
-        begun = Folder(self.folder).read("data.json") or {}
-        own = begun.get("vocabulary") if self.run.data.tokenizer is not None else None
+        own = self.known.get("vocabulary") if self.run.data.tokenizer is not None else None
         return open_data(self.run, own)[1]
 
     @functools.cached_property
@@ -55,11 +87,12 @@ class LoadedRun:
             from tokenizers import Tokenizer
 
             return Tokenizer.from_file(str(imported_tokenizer(self.folder)))
-        known = Folder(self.folder).read("data.json") or {}
-        tokenizer = corpus.tokenizer_of(known.get("vocabulary"))
+        tokenizer = corpus.tokenizer_of(self.known.get("vocabulary"))
         if tokenizer is not None:
             return tokenizer
-        if self.run is None or self.data["train"].decode is None:
+        if self.run is None:
+            raise UserError(f"{self.folder} has no tokenizer: no tokenizer.json was imported")
+        if self.data["train"].decode is None:
             raise UserError(f"{self.folder} has no tokenizer: its data are ids")
         return self.data["train"]
 

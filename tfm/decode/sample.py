@@ -1,0 +1,104 @@
+"""Choosing the next token from its logits: the most likely one, or one that is drawn.
+
+No filter sorts the whole vocabulary: sorts are slow on a CPU.
+"""
+
+from typing import NamedTuple
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from tfm.decode.spec import DecodeSpec
+from tfm.ops.products import argmax_last
+
+
+class Filters(NamedTuple):
+    """Numbers, so that another value compiles nothing; None is off, which is another program."""
+
+    temperature: Array | None = None  # None: the most likely token
+    top_p: Array | None = None
+    min_p: Array | None = None
+    repetition_penalty: Array | None = None
+
+    @classmethod
+    def of(cls, spec: DecodeSpec) -> "Filters":
+        given = {name: getattr(spec, name) for name in cls._fields}
+        given["temperature"] = spec.temperature or None
+        return cls(**{k: None if v is None else jnp.float32(v) for k, v in given.items()})
+
+
+def penalised(logits_BV: Array, seen_BV: Array | None, penalty: Array | None) -> Array:
+    """Tokens that were there before are less likely: logits above 0 are divided by the penalty,
+    others multiplied.  Keskar et al. 2019, §4.1."""
+    if penalty is None or seen_BV is None:
+        return logits_BV
+    less_BV = jnp.where(logits_BV > 0, logits_BV / penalty, logits_BV * penalty)
+    return jnp.where(seen_BV, less_BV, logits_BV)
+
+
+def choose(key_B: Array, logits_BV: Array, filters: Filters, top_k: int | None) -> Array:
+    """The next token of each row."""
+    if filters.temperature is None:
+        return argmax_last(logits_BV)
+    logits_BC, ids_BC = candidates(logits_BV, filters, top_k)
+    drawn_B = jax.vmap(jax.random.categorical)(key_B, logits_BC)
+    if ids_BC is None:
+        return drawn_B
+    return jnp.take_along_axis(ids_BC, drawn_B[:, None], 1)[:, 0]
+
+
+def probabilities(logits_BV: Array, filters: Filters, top_k: int | None = None) -> Array:
+    """BV: how likely each token is to be drawn."""
+    logits_BC, ids_BC = candidates(logits_BV, filters, top_k)
+    p_BC = jax.nn.softmax(logits_BC)
+    if ids_BC is None:
+        return p_BC
+    rows_B1 = jnp.arange(len(p_BC))[:, None]
+    return jnp.zeros(logits_BV.shape, p_BC.dtype).at[rows_B1, ids_BC].set(p_BC)
+
+
+def candidates(logits_BV: Array, filters: Filters, top_k: int | None) -> tuple[Array, Array | None]:
+    """The logits of what is drawn from, −∞ for what is left out; and the ids, unless they are all.
+
+    p ∝ exp(logit / temperature).  Ackley et al. 1985.
+    """
+    if filters.temperature is not None:
+        logits_BV = logits_BV / filters.temperature
+    if top_k is None or top_k >= logits_BV.shape[-1]:
+        return kept(logits_BV, filters), None
+    logits_BC, ids_BC = lax.top_k(logits_BV, top_k)
+    return kept(logits_BC, filters), ids_BC
+
+
+def kept(logits_BC: Array, filters: Filters) -> Array:
+    """The logits, −∞ where `top_p` or `min_p` leaves a token out."""
+    if filters.top_p is None and filters.min_p is None:
+        return logits_BC
+    p_BC = jax.nn.softmax(logits_BC)
+    keep_BC = jnp.ones(p_BC.shape, bool)
+    if filters.top_p is not None:
+        keep_BC &= p_BC >= nucleus(p_BC, filters.top_p)
+    if filters.min_p is not None:
+        keep_BC &= p_BC >= filters.min_p * jnp.max(p_BC, -1, keepdims=True)
+    return jnp.where(keep_BC, logits_BC, -jnp.inf)
+
+
+def nucleus(p_BC: Array, top_p: Array) -> Array:
+    """B1: the greatest threshold for which the probabilities that reach it sum to `top_p`.
+
+    By bisection over the bits of a float32: those of numbers from 0 to 1 are ordered as the
+    numbers are. Thirty sums find it exactly; all tokens that are as likely as the last stay.
+    """
+
+    def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low_B1, high_B1 = bounds
+        middle_B1 = (low_B1 + high_B1 + 1) // 2
+        there_BC = p_BC >= lax.bitcast_convert_type(middle_B1, jnp.float32)
+        enough_B1 = jnp.sum(jnp.where(there_BC, p_BC, 0), -1, keepdims=True) >= top_p
+        return jnp.where(enough_B1, middle_B1, low_B1), jnp.where(enough_B1, high_B1, middle_B1 - 1)
+
+    one = 0x3F800000  # the bits of 1.0
+    low_B1 = jnp.zeros((p_BC.shape[0], 1), jnp.int32)
+    low_B1, _ = lax.fori_loop(0, 30, halve, (low_B1, low_B1 + one))
+    return lax.bitcast_convert_type(low_B1, jnp.float32)
