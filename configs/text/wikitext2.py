@@ -12,8 +12,8 @@ Merity et al. 2017. The argument is the objective, each with the family of model
   tfm eval runs/wikitext2_next --baselines
 
 read wikitext2/*.txt from the folder $TFM_DATA. The words are those of the text, 33,278 of them, and
-three special ids. A step of `next` takes 0.7 s on one core. Perplexity on the validation text: 169.6
-after 2,000 steps, 132.6 after 4,000 of its 6,000 (seed 0; the run was not finished yet); a trigram
+three special ids. A step of `next` takes 0.7 s on one core. Its perplexity on the validation text is
+169.6 after 2,000 steps and 132.6 after 4,000 of 6,000 (seed 0; the run is not finished); a trigram
 model has 248.9, single words 965.0. The others were not run yet.
 """
 
