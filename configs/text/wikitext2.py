@@ -12,9 +12,9 @@ Merity et al. 2017. The argument is the objective, each with the family of model
   tfm eval runs/wikitext2_next --baselines
 
 read wikitext2/*.txt from the folder $TFM_DATA. The words are those of the text, 33,278 of them, and
-three special ids. A step of `next` takes 0.7 s on one core. Its perplexity on the validation text is
-169.6 after 2,000 steps and 132.6 after 4,000 of 6,000 (seed 0; the run is not finished); a trigram
-model has 248.9, single words 965.0. The others were not run yet.
+three special ids. A step of `next` takes 0.7 s on one core. Its perplexity on the validation text
+is 169.6 after 2,000 steps and 132.6 after 4,000 of 6,000 (seed 0; the run is not finished). A
+trigram model has 248.9, single words 965.0. The others were not run yet.
 """
 
 from ml_collections import ConfigDict
