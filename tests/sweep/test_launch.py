@@ -85,7 +85,7 @@ STEPS = int(os.environ.get("TFM_KILLS_STEPS", "200"))  # for each kill; a slow m
 
 @pytest.mark.slow
 def test_kills_change_nothing(tmp_path):
-    """Twelve points; one launcher is asked to stop; two workers of each other are killed, then it."""
+    """Twelve points. One launcher is asked to stop; others are killed after two workers of each."""
     study = write(tmp_path)
     long = ["--quiet", f"--config.train.steps={STEPS * LAUNCHERS}", "--config.train.eval_every=100",
             "--config.train.save_every=20"]  # fmt: skip
