@@ -71,11 +71,11 @@ def main(argv: Sequence[str]) -> None:
 
 
 def written(
-    writer: TextWriter, texts: Sequence[str | None], spec: DecodeSpec
+    writer: TextWriter, texts: Sequence[str | None], spec: DecodeSpec, batch: int = 32
 ) -> list[dict[str, Any]]:
     """What is written for each text, token by token."""
     found = []
-    for text, ones in zip(texts, writer.write(texts, spec), strict=True):
+    for text, ones in zip(texts, writer.write(texts, spec, batch), strict=True):
         prompt = writer.prompt(text)
         sequences = [
             {

@@ -42,11 +42,9 @@ def main(argv: Sequence[str]) -> None:
         )
     spec = writer.fitting(texts, settings)
     if "json" in given.flags:
-        print(json.dumps(written(writer, texts, spec), indent=1, ensure_ascii=False))
+        print(json.dumps(written(writer, texts, spec, batch), indent=1, ensure_ascii=False))
         return
-    for ones in writer.write(texts, spec, batch):
+    for text, ones in zip(texts, writer.write(texts, spec, batch), strict=True):
         for one in ones:
             score = f"{one.score:.4f}\t" if spec.n_best > 1 else ""
-            print(
-                score + writer.codec.decode([t for t in one.tokens if t not in writer.writer.ends])
-            )
+            print(score + writer.text(writer.prompt(text), one.tokens))
