@@ -23,6 +23,8 @@ from tfm.run.text import labels_of
 def classify(loaded: Any, texts: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
     """Of each text, with its second if it has one: the class and all probabilities, or a number."""
     output, types, number = _head(loaded)
+    if types and loaded.run is not None and any(second is None for _, second in texts):
+        raise UserError("the run was trained on two sentences: give the second, --second=TEXT")
     rows = [sentences(loaded, *text) for text in texts]
     names = None if number else labels_of(loaded)
     found: list[dict[str, Any]] = []

@@ -50,9 +50,11 @@ def passage(
     prompts = _prompts(loaded, words)
     if target is not None and spec.family not in WRITERS and not prompts:
         raise UserError(f"--target is for models that translate; {spec.family!r} reads one text")
-    two = loaded.run is not None and loaded.run.objective.names[0] in ("pair", "classify")
-    if second is not None and not two:
+    objective = None if loaded.run is None else loaded.run.objective.names[0]
+    if second is not None and objective not in ("pair", "classify"):
         raise UserError("--second is for models that classify two sentences")
+    if second is None and objective == "pair":
+        raise UserError('the run was trained on two sentences: write --second="text"')
     ids = words.with_masks(text)
     if not ids:
         raise UserError(f"the text {text!r} has no token")
@@ -67,7 +69,7 @@ def passage(
     if second is not None:
         after = [*words.encode(second), words.special.sep]
         ids = [*ids, *(() if words.wraps else (words.special.sep,)), *after]
-        if getattr(spec, "types", 0):
+        if objective == "pair":
             types = np.arange(len(ids)) >= len(ids) - len(after)
             inputs["types_BT"] = types.astype(np.int32)[None]
     _check("text", ids, spec.vocab, _longest(spec))
