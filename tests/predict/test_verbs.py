@@ -60,6 +60,12 @@ RUNS = {
         "table(train='l.tsv', valid='l.tsv', text='s', label='l')",
         "wordpiece(vocab=60)",
     ),
+    "two": (
+        "pair",
+        {"family": "bag", "width": 8},
+        "table(train='l.tsv', valid='l.tsv', text='s', text2='s', label='l')",
+        "words",
+    ),
     "tags": (
         "tag",
         {"family": "recurrent", "cell": "gru", "width": 8, "hidden": 8},
@@ -278,6 +284,8 @@ def test_neighbors_by_definition(runs, capsys):
         ("text", ["eval", "RUN", "--generate"], "--generate: it is for pairs of texts"),
         ("text", ["eval", "RUN", "--beams=3"], "--beams is for what a model writes: --generate"),
         ("labels", ["generate", "RUN", "a"], "objective='classify', which does not teach it"),
+        ("two", ["classify", "RUN", "a cat"], "trained on two sentences: give the second"),
+        ("two", ["explain", "RUN", "a cat"], "trained on two sentences: write --second"),
         ("masked", ["fill", "RUN", "the cat"], r"has no \[MASK\]"),
         ("vectors", ["neighbors", "RUN", "catt"], "no vector for 'catt'; did you mean 'cat'"),
         ("vectors", ["neighbors", "RUN", "cat dog"], "2 word.s. given, 1 wanted"),
