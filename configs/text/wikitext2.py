@@ -38,11 +38,11 @@ BOTH = {
     "position": {"scheme": "relative"},
 }
 RUNS = {
-    "next": ("next_token", DECODER, 6000),
-    "prefix": ("prefix_lm(share=0.5)", DECODER, 3000),
+    "next": ("next_token", DECODER, 3000),
+    "prefix": ("prefix_lm(share=0.5)", DECODER, 2000),
     "masked": ("masked_lm", {**SMALL, "family": "encoder", "layers": 3}, 4000),
-    "span": ("span_corruption", BOTH, 2000),
-    "ul2": ("ul2", BOTH, 2000),
+    "span": ("span_corruption", BOTH, 1500),
+    "ul2": ("ul2", BOTH, 1500),
 }
 
 
