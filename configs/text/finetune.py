@@ -18,6 +18,7 @@ from tfm.names import UserError, pick
 
 PRETRAINED = "runs/wikitext2_masked"
 TASKS = {"sst2": "sst2.py:encoder", "sick": "sick.py:encoder"}
+STEPS = {"sst2": 1200, "sick": 1500}
 STARTS = {"pretrained": PRETRAINED, "scratch": None}
 
 
@@ -31,4 +32,5 @@ def get_config(what="sst2,pretrained"):
     config.data.tokenizer = f"of_run(path='{PRETRAINED}')"
     config.optimizer.learning_rate = 3e-4
     config.train.init_from = pick(STARTS, start, "start")
+    config.train.steps = STEPS[task]
     return config

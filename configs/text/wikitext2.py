@@ -40,7 +40,7 @@ BOTH = {
 RUNS = {
     "next": ("next_token", DECODER, 3000),
     "prefix": ("prefix_lm(share=0.5)", DECODER, 2000),
-    "masked": ("masked_lm", {**SMALL, "family": "encoder", "layers": 3}, 4000),
+    "masked": ("masked_lm", {**DECODER, "family": "encoder"}, 4000),
     "span": ("span_corruption", BOTH, 1500),
     "ul2": ("ul2", BOTH, 1500),
 }
@@ -48,14 +48,15 @@ RUNS = {
 
 def get_config(what="next"):
     objective, model, steps = pick(RUNS, what, "objective")
+    masked = what == "masked"
     return ConfigDict({
         "objective": objective,
         "model": model,
         "data": {
             "dataset": "text(train='wikitext2/train.txt', valid='wikitext2/valid.txt', "
             "test='wikitext2/test.txt', length=64, stride=64, eos=True)",
-            "tokenizer": "words(punctuation=False)",
-            "batch": 16,
+            "tokenizer": "bpe(vocab=8000, lower=True)" if masked else "words(punctuation=False)",
+            "batch": 32 if masked else 16,
         },
         "optimizer": {
             "learning_rate": 1.5e-3,

@@ -193,6 +193,10 @@ SMALL = dict(
             Cache(per_token=131_072, per_sequence=4),
         ),
         (DecoderSpec(**SMALL), Cache(per_token=2 * 3 * 2 * 8 * 4, per_sequence=4)),
+        (
+            DecoderSpec(**SMALL, mask="causal & window(left=4)"),
+            Cache(per_token=2 * 3 * 2 * 8 * 4, per_sequence=4, tokens=5),
+        ),
         (EncoderSpec(**SMALL), None),
         (
             EncoderDecoderSpec(**SMALL, decoder_layers=5, cross=AttentionSpec(heads=4)),

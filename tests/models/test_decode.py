@@ -72,6 +72,11 @@ MODELS = {
     "decoder-unrolled": lambda: decoder(scheme="learned", scan=False),
     "decoder-remat": lambda: decoder(scheme="rotary", remat="full"),
     "decoder-window": lambda: decoder(scheme="rotary", mask="causal & window(left=2)"),
+    "decoder-window-of-one": lambda: decoder(scheme="alibi", mask="window(left=0)"),
+    "decoder-window-relative": lambda: decoder(
+        scheme="relative", mask="window(left=1) | causal & window(left=3)", scan=False
+    ),
+    "decoder-window-linear": lambda: decoder(score="linear", mask="causal & window(left=2)"),
     "decoder-strided": lambda: decoder(
         scheme="alibi", mask="causal & (strided(stride=3) | window(left=1))"
     ),
@@ -84,6 +89,7 @@ MODELS = {
     "decoder-linear": lambda: decoder(score="linear"),
     "decoder-without-attention": lambda: decoder(score="none"),
     "both": lambda: both(scheme="relative", decoder_scheme="relative(bidirectional=False)"),
+    "both-window": lambda: both(scheme="rotary", decoder_mask="window(left=2)"),
     "both-unrolled": lambda: both(scan=False, decoder_layers=3, kv_heads=1),
     "recurrent": lambda: recurrent(layers=2),
     "recurrent-from-a-vector": lambda: recurrent(shape="1:N", vector=4, cell="gru"),
@@ -158,6 +164,43 @@ def test_a_cache_that_is_too_short_gives_nan():
     logits, _ = step(TOKENS[:, :3], cache, valid)
     assert np.all(np.isfinite(logits[:2, :1]))
     assert np.all(np.isnan(logits[2]))
+
+
+@pytest.mark.parametrize(
+    ("mask", "kept"),
+    [
+        ("causal", ROOM),
+        ("window(left=2)", 3),
+        ("causal & window(left=20)", ROOM),
+        ("causal & window(left=4) & window(left=3)", 4),
+        ("window(left=1) | causal & window(left=3)", 4),
+        ("causal & (window(left=1) | global_tokens(count=1))", ROOM),
+        ("causal & ~window(left=2)", ROOM),
+    ],
+)
+def test_under_a_window_a_cache_keeps_the_last_tokens(mask, kept):
+    layers = decoder(mask=mask).init_cache(3, ROOM).layers["mixer"]
+    assert layers["k_BGKS"].shape == (2, 3, 2, 4, kept)
+
+
+def test_a_window_with_a_prefix():
+    """All tokens see the prefix, those that are decoded later too."""
+    module = decoder(scheme="rotary", mask="causal & window(left=1)")
+    tree = init(module, tokens_BT=TOKENS)
+    prefix_B = np.array([2, 4, 3])
+    whole = module.apply(tree, TOKENS, prefix_B=prefix_B)
+    cache = module.init_cache(3, ROOM, rolling=False)
+    valid = np.arange(4)[None] < prefix_B[:, None]
+    found, cache = module.apply(
+        tree, TOKENS[:, :4], cache, valid_BT=valid, prefix_B=prefix_B, method="decode"
+    )
+    for more in (0, 1, 2):
+        token = np.take_along_axis(TOKENS, prefix_B[:, None] + more, 1)
+        found, cache = module.apply(tree, token, cache, method="decode")
+        wanted = whole[np.arange(3), prefix_B + more]
+        np.testing.assert_allclose(found[:, 0], wanted, atol=1e-5)
+    with pytest.raises(UserError, match="init_cache.rolling=False"):
+        module.apply(tree, TOKENS, module.init_cache(3, ROOM), prefix_B=prefix_B, method="decode")
 
 
 def test_the_cache_is_of_the_models_precision():

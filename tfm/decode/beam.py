@@ -19,7 +19,7 @@ from tfm.decode.start import Start, prefill
 
 LOW = -1e9  # of what must not be chosen
 # What of a cache is the same for all beams of a row, and is never moved.
-SHARED = {"source", "source_valid_BS", "keys_values", "context_BE", "count_B"}
+SHARED = {"source", "source_valid_BS", "keys_values", "context_BE", "count_B", "prefix_B"}
 
 
 class Sequences(struct.PyTreeNode):

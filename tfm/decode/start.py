@@ -51,12 +51,16 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
         inputs: dict[str, Any] = dict(start.inputs)
         if "source_BS" not in inputs:
             inputs = {**inputs, "batch": start.prompt_BT.shape[0]}
+        if start.prefix:
+            inputs["rolling"] = False
         cache = module.init_cache(**inputs, length=length)
         if isinstance(cache, Cache):
             cache = cache.replace(even=start.even)
         more = {}
-        if start.prefix and start.valid_BT is not None:
-            more["prefix_B"] = jnp.sum(start.valid_BT, 1)
+        if start.prefix:
+            valid_BT = start.valid_BT
+            valid_BT = jnp.ones(start.prompt_BT.shape, bool) if valid_BT is None else valid_BT
+            more["prefix_B"] = jnp.sum(valid_BT, 1)
         return module.decode(start.prompt_BT, cache, valid_BT=start.valid_BT, last=True, **more)
 
     logits_B1V, cache = nn.apply(run, module)(variables)

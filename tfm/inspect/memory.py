@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 
+from tfm.layers.block import BlockSpec
 from tfm.models import build
+from tfm.models.common import slots
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 
@@ -73,9 +75,12 @@ class Cache:
     per_token: int = 0
     per_source_token: int = 0
     per_sequence: int = 0
+    tokens: int | None = None  # that are kept, under a window; None: all
 
     def total(self, batch: int, length: int) -> int:
-        return batch * (length * (self.per_token + self.per_source_token) + self.per_sequence)
+        kept = length if self.tokens is None else min(length, self.tokens)
+        one = kept * self.per_token + length * self.per_source_token + self.per_sequence
+        return batch * one
 
 
 def cache(spec: ModelSpec) -> Cache | None:
@@ -99,5 +104,10 @@ def cache(spec: ModelSpec) -> Cache | None:
         empty, token, source_token = bytes_of(0, 1), bytes_of(1, 1), bytes_of(0, 2)
     except UserError:
         return None
-    per_source_token = source_token - empty
-    return Cache(token - empty, per_source_token, empty - per_source_token)
+    per_token, per_source_token = token - empty, source_token - empty
+    tokens = None
+    if isinstance(spec, BlockSpec) and per_token:
+        mask = getattr(spec, "decoder_mask", None) or spec.mask
+        kept = slots(spec, mask.entry, spec.max_length)
+        tokens = None if kept == spec.max_length else kept
+    return Cache(per_token, per_source_token, empty - per_source_token, tokens)

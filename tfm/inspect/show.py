@@ -112,12 +112,14 @@ def flops_table(found: Description) -> Table:
 def memory_table(found: Description) -> Table:
     out = table(f"memory, {_at(found)}", ">")
     cache = {} if found.cache is None else dataclasses.asdict(found.cache)
+    kept = cache.pop("tokens", None)
     for key, number in {**found.memory, **cache}.items():
         if number:
             out.add_row(MEMORY[key], _short(number, "B"))
     if found.cache is not None:
         total = found.cache.total(found.batch, found.length)
-        out.add_row("cache for decoding, of the batch", _short(total, "B"))
+        rolling = f", which keeps {kept:,} tokens" if kept else ""
+        out.add_row(f"cache for decoding, of the batch{rolling}", _short(total, "B"))
     return out
 
 

@@ -14,6 +14,7 @@ from jax.nn import initializers
 from jax.tree_util import Partial
 
 from tfm.layers import params
+from tfm.layers.cache import Seen, empty, extended
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.layers.init import Initializer, scaled
@@ -179,25 +180,16 @@ class MultiHeadAttention(nn.Module):
         shared = context.position_params
         q_BTHK, k_BSGK, v_BSGE = self._project(x_BTD, "query", "key", "value")
         k_BSGK = self._place("key", k_BSGK, context.pos_BT, shared)
-        k_pos_BS = context.pos_BT
+        seen = Seen(k_BSGK, v_BSGE, context.pos_BT, context.mask, context.offset_B)
         if cache is not None:
-            cache = {
-                "k_BGKS": context.written(cache["k_BGKS"], k_BSGK),
-                "v_BGES": context.written(cache["v_BGES"], v_BSGE),
-            }
-            k_BSGK, v_BSGE = (jnp.moveaxis(x, -1, 1) for x in (cache["k_BGKS"], cache["v_BGES"]))
-            k_pos_BS = jnp.arange(k_BSGK.shape[1])[None]
+            cache, seen = extended(cache, k_BSGK, v_BSGE, context)
         dropouts = context.dropouts
         out_BTD, found = self._attend(
             q_BTHK,
-            k_BSGK,
-            v_BSGE,
+            **seen._asdict(),
             position_params=shared,
-            mask=context.mask,
             dropout=None if dropouts is None else dropouts.at("attention", "weights_BHTS"),
             q_pos_BT=context.pos_BT,
-            k_pos_BS=k_pos_BS,
-            offset_B=context.offset_B,
             capture=context.capture,
         )
         return out_BTD, cache, Auxiliary(intermediates=found)
@@ -208,10 +200,7 @@ class MultiHeadAttention(nn.Module):
         value_width = self.spec.value_width or self.key_width
         if "value" not in self.spec.projections:
             value_width = self.dims.width // groups
-        return {
-            "k_BGKS": jnp.zeros((batch, groups, self.key_width, length), dtype),
-            "v_BGES": jnp.zeros((batch, groups, value_width, length), dtype),
-        }
+        return empty(batch, length, groups, self.key_width, value_width, dtype)
 
     def keys_values(
         self,

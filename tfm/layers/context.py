@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flax import struct
-from jax import Array, lax
-from jax import numpy as jnp
+from jax import Array
 
 from tfm.ops.dropout import Dropouts
 from tfm.ops.masks import Mask
@@ -38,22 +37,6 @@ class Context(struct.PyTreeNode):
     source_pos_BS: Array | None = None
     dropouts: Dropouts | None = None
     even: bool = struct.field(pytree_node=False, default=False)  # all rows stand at one position
+    rolling: bool = struct.field(pytree_node=False, default=False)  # the cache has the last tokens
     train: bool = struct.field(pytree_node=False, default=False)
     capture: tuple[str, ...] = struct.field(pytree_node=False, default=())
-
-    def written(self, cache_BGKS: Array, new_BTGK: Array) -> Array:
-        """The cache with new entries at their positions; padding is not written.
-
-        Positions come last: so a CPU reads the cache of one token after another without moving it.
-        """
-        assert self.pos_BT is not None
-        new_BTGK = new_BTGK.astype(cache_BGKS.dtype)
-        if self.even and new_BTGK.shape[1] == 1 and self.valid_BT is None:
-            # In its place; rows of their own would be written one by one, which is slow on a CPU.
-            new_BGKT = jnp.moveaxis(new_BTGK, 1, -1)
-            return lax.dynamic_update_slice_in_dim(cache_BGKS, new_BGKT, self.pos_BT[0, 0], -1)
-        slot_BT = self.pos_BT
-        if self.valid_BT is not None:
-            slot_BT = jnp.where(self.valid_BT, slot_BT, cache_BGKS.shape[-1])
-        rows_B1 = jnp.arange(new_BTGK.shape[0])[:, None]
-        return cache_BGKS.at[rows_B1, :, :, slot_BT].set(new_BTGK, mode="drop")

@@ -87,14 +87,17 @@ class Cache(struct.PyTreeNode):
     """What decoding keeps from one call to the next.
 
     `count_B` is how many tokens of each example are in it; with `even`, all have as many. Beyond
-    `length` there is no place, and logits become NaN.
+    `length` there is no place, and logits become NaN. A `rolling` one keeps the last tokens alone,
+    where no others are seen.
     """
 
     layers: Any
     count_B: Array
     source_valid_BS: Array | None = None
+    prefix_B: Array | None = None  # so many tokens of each example are seen by all that follow
     length: int = struct.field(pytree_node=False, default=0)
     even: bool = struct.field(pytree_node=False, default=False)
+    rolling: bool = struct.field(pytree_node=False, default=False)
 
     def context(self, mask: Mask, tokens_BT: Array, valid_BT: Array | None, **more: Any) -> Context:
         """For tokens that follow those in the cache; each row's padding comes last. The mask hides
@@ -106,6 +109,7 @@ class Cache(struct.PyTreeNode):
             pos_BT=pos_BT,
             offset_B=self.count_B,
             even=self.even,
+            rolling=self.rolling,
             **more,
         )
 
@@ -125,6 +129,12 @@ def last_of(x_BTD: Array, valid_BT: Array | None) -> Array:
         return x_BTD[:, -1:]
     place_B = jnp.maximum(jnp.sum(valid_BT, 1) - 1, 0)
     return jnp.take_along_axis(x_BTD, place_B[:, None, None], 1)
+
+
+def slots(spec: BlockSpec, mask: Mask, length: int) -> int:
+    """How many of `length` tokens a cache must keep: under a window, the last ones."""
+    window = mask.window() if spec.attends else None
+    return length if window is None else min(length, window + 1)
 
 
 def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) -> None:

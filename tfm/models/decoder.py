@@ -17,6 +17,7 @@ from tfm.models.common import (
     known,
     last_of,
     outputs,
+    slots,
     visible,
 )
 from tfm.models.spec import DecoderSpec
@@ -79,12 +80,14 @@ class Decoder(nn.Module):
         """Of the states that the model gives with head=False."""
         return self.embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
 
-    def init_cache(self, batch: int, length: int) -> Cache:
-        """An empty cache for `length` tokens."""
+    def init_cache(self, batch: int, length: int, *, rolling: bool = True) -> Cache:
+        """An empty cache for `length` tokens. Under a mask that is a window it keeps the last ones
+        alone; not so with `rolling=False`, which a prefix needs."""
         spec = self.spec
         check_cacheable(spec, spec.mask, spec.position.scheme, length)
-        layers = self._stack(parent=None).init_cache(batch, length)
-        return Cache(layers, jnp.zeros(batch, jnp.int32), length=length)
+        kept = slots(spec, spec.mask.entry, length) if rolling else length
+        layers = self._stack(parent=None).init_cache(batch, kept)
+        return Cache(layers, jnp.zeros(batch, jnp.int32), length=length, rolling=kept < length)
 
     def decode(
         self,
@@ -97,9 +100,13 @@ class Decoder(nn.Module):
     ) -> tuple[Array, Cache]:
         """Logits of tokens that follow those in the cache, and the cache with them in it. With
         `last`, those of each row's last token alone (B1V). `prefix_B` is for the first call."""
-        mask = self.spec.mask.entry
         if prefix_B is not None:
-            mask = mask | masks.prefix(prefix_B)
+            if cache.rolling:
+                raise UserError("prefix_B: all tokens see a prefix; use init_cache(rolling=False)")
+            cache = cache.replace(prefix_B=prefix_B)
+        mask = self.spec.mask.entry
+        if cache.prefix_B is not None:
+            mask = mask | masks.prefix(cache.prefix_B)
         context = cache.context(mask, tokens_BT, valid_BT)
         x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
         x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD

@@ -17,6 +17,7 @@ from tfm.models.common import (
     known,
     last_of,
     outputs,
+    slots,
     visible,
 )
 from tfm.models.spec import EncoderDecoderSpec
@@ -136,9 +137,10 @@ class EncoderDecoder(nn.Module):
         check_cacheable(spec, spec.decoder_mask, scheme, length)
         source_BSD, _ = self.encode(source_BS, valid_BS=source_valid_BS)
         source = self.decoder.keys_values(source_BSD, None)
-        layers = self._decoder(parent=None).init_cache(source_BS.shape[0], length, source)
+        kept = slots(spec, spec.decoder_mask.entry, length)
+        layers = self._decoder(parent=None).init_cache(source_BS.shape[0], kept, source)
         count_B = jnp.zeros(source_BS.shape[0], jnp.int32)
-        return Cache(layers, count_B, source_valid_BS, length)
+        return Cache(layers, count_B, source_valid_BS, length=length, rolling=kept < length)
 
     def decode(
         self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None, last: bool = False

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, dataclass_transform
 
 import jax
+import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from jax.tree_util import Partial
@@ -41,6 +42,14 @@ class At(NamedTuple):
         return back_BTS if self.offset_B is None else back_BTS + self.offset_B[:, None, None]
 
 
+class AtPositions(At):
+    """A tile in which steps are counted by positions."""
+
+    @property
+    def back_BTS(self) -> Array:
+        return self.q_pos_BT[:, :, None] - self.k_pos_BS[:, None]
+
+
 class Span(NamedTuple):
     """A tile before compilation. `plain`: positions are the indices themselves."""
 
@@ -67,6 +76,10 @@ class Mask:
     def shows(self, span: Span) -> bool:
         return False
 
+    def window(self) -> int | None:
+        """No query sees a key that lies more steps before it; None: there is no such limit."""
+        return None
+
     def check(self, sizes: dict[str, int]) -> None:
         """Raise if an array in the mask, whose name ends in its axes, does not fit."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -81,8 +94,8 @@ class Mask:
         with jax.ensure_compile_time_eval():  # the answer is structure, under jit too
             index = jnp.arange(length)
             at = At(index, index, index[None], index[None])
-            visible_BHTS = jnp.broadcast_to(self.visible(at), (1, 1, length, length))
-            return not bool(jnp.any(jnp.triu(visible_BHTS, 1)))
+            visible_BHTS = np.broadcast_to(self.visible(at), (1, 1, length, length))
+            return not np.any(np.triu(visible_BHTS, 1))
 
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, a_mask(other))
@@ -137,6 +150,9 @@ class And(Mask):
     def shows(self, span):
         return self.a.shows(span) and self.b.shows(span)
 
+    def window(self):
+        return min((x for x in (self.a.window(), self.b.window()) if x is not None), default=None)
+
 
 @mask_dataclass(data=("a", "b"))
 class Or(Mask):
@@ -151,6 +167,10 @@ class Or(Mask):
 
     def shows(self, span):
         return self.a.shows(span) or self.b.shows(span)
+
+    def window(self):
+        a, b = self.a.window(), self.b.window()
+        return None if a is None or b is None else max(a, b)
 
 
 @mask_dataclass(data=("a",))
@@ -193,6 +213,9 @@ class Band(Mask):
         return (self.left is None or most <= self.left) and (
             self.right is None or least >= -self.right
         )
+
+    def window(self):
+        return self.left
 
 
 @mask_dataclass(meta=("stride",))
@@ -292,6 +315,22 @@ class Predicate(Mask):
                 f"not {visible_BTS.dtype} of shape {visible_BTS.shape}"
             )
         return visible_BTS[:, None]
+
+
+@mask_dataclass(data=("a",), meta=("slots",))
+class Rolling(Mask):
+    """A causal mask `a`, if the first `slots` keys are those of a rolling cache, whose order is not
+    that of the text; new keys come after them, in order. Empty slots have positions below 0."""
+
+    a: Mask
+    slots: int
+
+    def visible(self, at):
+        return self.a.visible(AtPositions(*at)) & (at.k_pos_BS >= 0)[:, None, None]
+
+    def hides(self, span):
+        new = range(span.cols.start - self.slots, span.cols.stop - self.slots)
+        return new.start >= 0 and self.a.hides(span._replace(cols=new, plain=False))
 
 
 def _check_no_offset(at: At, name: str) -> None:
