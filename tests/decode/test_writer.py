@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
-from tfm.decode import loop
+from tfm.decode import loop, start
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.start import bucket
 from tfm.decode.writer import Prompt, Writer
@@ -219,3 +219,35 @@ def test_beyond_the_context_is_refused():
         writer.write([Prompt([])], DecodeSpec())
     with pytest.raises(UserError, match="family='encoder' writes nothing; those that do: decoder"):
         Writer.of(transformer(EncoderSpec), {})
+
+
+@pytest.mark.parametrize("mask", ["causal", "causal & window(left=3)"])
+def test_a_cache_that_grows_gives_what_one_of_full_length_gives(mask, monkeypatch):
+    """Prompts of different lengths, in a batch and streamed."""
+    spec = transformer(DecoderSpec, mask=mask)
+    _, tree = model(spec)
+    writer, settings = Writer.of(spec, tree), DecodeSpec(max_new=30)
+    asked = [Prompt(ids) for ids in PROMPTS]
+    plain = writer.write(asked, settings)
+    monkeypatch.setattr(start, "SHORTEST", 2)
+    monkeypatch.setattr(start, "LEAST_CACHE", 4)
+    assert start.cache_lengths(39, 9, 48) == [10, 20, 40]
+    *_, streamed = writer.stream(asked[0], settings, chunk=7)
+    pairs = [*zip(writer.write(asked, settings), plain, strict=True), ([streamed], plain[0])]
+    for (grown,), (one,) in pairs:
+        assert grown.tokens == one.tokens
+        np.testing.assert_allclose(grown.logprobs, one.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("needed", "prompt", "most", "lengths"),
+    [
+        (19, 16, None, [32]),
+        (271, 16, 512, [144, 272]),
+        (1039, 16, None, [144, 272, 528, 1040]),
+        (1039, 256, None, [272, 528, 1040]),  # more than the prompt
+        (60, 48, 48, [48]),
+    ],
+)
+def test_the_lengths_of_a_cache(needed, prompt, most, lengths):
+    assert start.cache_lengths(needed, prompt, most) == lengths

@@ -146,7 +146,7 @@ def _writer(case: Case) -> Writer:
 def growth(case: Case) -> float:
     """The time of the last quarter of the tokens over that of the first, the median of nine."""
     writer, settings = _writer(case), DecodeSpec(max_new=case.new)
-    start, length = writer.start([Prompt([FIRST])] * case.batch, case.batch, case.new, True)
+    start, lengths = writer.start([Prompt([FIRST])] * case.batch, case.batch, case.new, True)
     filters, ends = Filters.of(settings), jnp.zeros(0, jnp.int32)
     key_B = jax.random.split(jax.random.key(0), case.batch)
     found = []
@@ -158,7 +158,7 @@ def growth(case: Case) -> float:
             filters,
             key_B,
             ends,
-            length=length,
+            length=lengths[-1],
             new=case.new,
         )
         quarters = []

@@ -1,9 +1,12 @@
 """What a model that writes begins from, whatever its family: prompts, a source, a vector.
 
-Prompts are padded to one of a few lengths, so that any number of them compiles a few programs.
+Prompts are padded to one of a few lengths, so that any number of them compiles a few programs. So
+are caches: one that is full is copied into a larger one. Until then each token costs as much as the
+one before.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +24,7 @@ from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 
 SHORTEST = 16  # bucket
+LEAST_CACHE = 128  # tokens that a cache has room for, if so many are needed
 
 
 class Start(struct.PyTreeNode):
@@ -33,6 +37,15 @@ class Start(struct.PyTreeNode):
     inputs: dict[str, Array]  # of `init_cache`: the source, or a vector
     prefix: bool = struct.field(pytree_node=False, default=False)  # the prompt sees itself
     even: bool = struct.field(pytree_node=False, default=False)  # all prompts are as long
+
+    def init_cache(self, module: Any, length: int) -> Any:
+        """An empty cache of a bound module for `length` tokens."""
+        inputs: dict[str, Any] = dict(self.inputs)
+        if "source_BS" not in inputs:
+            inputs = {**inputs, "batch": self.prompt_BT.shape[0]}
+        if self.prefix:
+            inputs["rolling"] = False
+        return module.init_cache(**inputs, length=length)
 
     def seen(self, vocab: int) -> Array:
         """BV: which tokens are in the prompts."""
@@ -48,12 +61,7 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
     """The logits BV after the prompts, and the cache with them in it."""
 
     def run(module: Any) -> tuple[Array, Any]:
-        inputs: dict[str, Any] = dict(start.inputs)
-        if "source_BS" not in inputs:
-            inputs = {**inputs, "batch": start.prompt_BT.shape[0]}
-        if start.prefix:
-            inputs["rolling"] = False
-        cache = module.init_cache(**inputs, length=length)
+        cache = start.init_cache(module, length)
         if isinstance(cache, Cache):
             cache = cache.replace(even=start.even)
         more = {}
@@ -65,6 +73,22 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
 
     logits_B1V, cache = nn.apply(run, module)(variables)
     return logits_B1V[:, 0], cache
+
+
+@functools.partial(jax.jit, static_argnames=("module", "length"))
+def enlarged(module: Any, variables: Any, start: Start, cache: Any, *, length: int) -> Any:
+    """The same cache with room for `length` tokens, if it is of a kind that needs room."""
+    if not isinstance(cache, Cache):
+        return cache
+    init = nn.apply(lambda module: start.init_cache(module, length), module)
+    larger = jax.eval_shape(init, variables)
+
+    def pad(x: Array, shape: Array) -> Array:
+        more = [(0, b - a) for a, b in zip(x.shape, shape.shape, strict=True)]
+        return jnp.pad(x, more)
+
+    layers = jax.tree.map(pad, cache.layers, larger.layers)
+    return cache.replace(layers=layers, length=length, rolling=larger.rolling)
 
 
 def unrolled_model(spec: ModelSpec, variables: Any) -> tuple[Any, Any]:
@@ -92,6 +116,19 @@ def bucket(length: int, most: int | None = None) -> int:
     while size < length:
         size *= 2
     return size if most is None else max(min(size, most), length)
+
+
+def cache_lengths(needed: int, prompt: int, most: int | None) -> list[int]:
+    """The lengths of a cache, one after the other, if there are `needed` tokens at last, `prompt`
+    of them at first: each is half of the next, and none below `LEAST_CACHE`."""
+
+    def rounded(length: int) -> int:
+        return -(-length // SHORTEST) * SHORTEST
+
+    lengths = [rounded(needed) if most is None else max(min(rounded(needed), most), prompt)]
+    while (half := rounded(-(-lengths[0] // 2))) >= max(LEAST_CACHE, prompt + 1):
+        lengths.insert(0, half)
+    return lengths
 
 
 def pads(spec: ModelSpec) -> bool:

@@ -11,7 +11,17 @@ from jax import numpy as jnp
 from tfm.decode import beam, loop
 from tfm.decode.sample import Filters
 from tfm.decode.spec import DecodeSpec
-from tfm.decode.start import Start, bucket, longest, padded, pads, prefill, unrolled_model
+from tfm.decode.start import (
+    Start,
+    bucket,
+    cache_lengths,
+    enlarged,
+    longest,
+    padded,
+    pads,
+    prefill,
+    unrolled_model,
+)
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 
@@ -92,8 +102,8 @@ class Writer:
 
     def next_logits(self, prompt: Prompt) -> np.ndarray:
         """V: the logits of the token that follows."""
-        start, length = self.start([prompt], 1, 1, True)
-        logits_BV, _ = _logits(self.module, self.variables, start, length=length)
+        start, lengths = self.start([prompt], 1, 1, True)
+        logits_BV, _ = _logits(self.module, self.variables, start, length=lengths[-1])
         return np.asarray(logits_BV[0])
 
     def room(self, prompt: Prompt) -> int | None:
@@ -134,8 +144,8 @@ class Writer:
 
     def start(
         self, prompts: Sequence[Prompt], size: int, new: int, even: bool
-    ) -> tuple[Start, int]:
-        """The arrays of a batch, filled up to `size` rows; and the room that the cache needs.
+    ) -> tuple[Start, list[int]]:
+        """The arrays of a batch, filled up to `size` rows; and the lengths that the cache needs.
         `even`: all prompts are as long, which is faster."""
         shape = self._shape(prompts[0])
         for prompt in prompts:
@@ -170,8 +180,7 @@ class Writer:
             even,
         )
         # The last token that is written is never read.
-        length, most = shape[0] + new - 1, longest(self.spec)
-        return start, length if most is None else max(min(length, most), shape[0])
+        return start, cache_lengths(shape[0] + new - 1, shape[0], longest(self.spec))
 
     @property
     def _ends(self) -> Any:
@@ -187,7 +196,7 @@ class Writer:
         chunk: int,
         even: bool,
     ) -> Iterator[list[Continuation]]:
-        start, length = self.start(prompts, size, settings.max_new, even)
+        start, lengths = self.start(prompts, size, settings.max_new, even)
         filters, new = Filters.of(settings), settings.max_new
         # A row's draws are its own: they follow from the seed, its number and its copy.
         names_B2 = np.zeros((size, 2), np.uint32)
@@ -195,30 +204,35 @@ class Writer:
         key_B = _keys(jax.random.key(settings.seed), names_B2)
         state = loop.begin(
             *(self.module, self.variables, start, filters, key_B, self._ends),
-            length=length, new=new, top_k=settings.top_k,
+            length=(length := lengths.pop(0)), new=new, top_k=settings.top_k,
         )  # fmt: skip
-        until = 1
-        while True:
+        first = max(len(prompt.tokens) for prompt in prompts)
+        written = 1
+        for until in [*range(1, new, chunk), new]:
+            while written < until and not np.all(state.done_B):
+                if first + written - 1 == length:  # the cache is full
+                    length = lengths.pop(0)
+                    cache = enlarged(self.module, self.variables, start, state.cache, length=length)
+                    state = state.replace(cache=cache)
+                written = min(until, length - first + 1)
+                state = loop.advance(
+                    *(self.module, self.variables, state, filters, self._ends, jnp.int32(written)),
+                    top_k=settings.top_k,
+                )
             done_B, count_B, tokens_BN, logprobs_BN = jax.device_get(
                 (state.done_B, state.count_B, state.tokens_BN, state.logprobs_BN)
             )
-            if until >= new or done_B.all() or until > 1 or chunk < new:
-                yield [
-                    self._continuation(tokens_BN[row], logprobs_BN[row], count_B[row])
-                    for row in range(len(prompts))
-                ]
-            if until >= new or done_B.all():
+            yield [
+                self._continuation(tokens_BN[row], logprobs_BN[row], count_B[row])
+                for row in range(len(prompts))
+            ]
+            if done_B.all():
                 return
-            until = min(until + chunk, new)
-            state = loop.advance(
-                *(self.module, self.variables, state, filters, self._ends, jnp.int32(until)),
-                top_k=settings.top_k,
-            )
 
     def _beams(
         self, prompts: Sequence[Prompt], settings: DecodeSpec, size: int, even: bool
     ) -> list[list[Continuation]]:
-        start, length = self.start(prompts, size, settings.max_new, even)
+        start, lengths = self.start(prompts, size, settings.max_new, even)
         penalty = Filters.of(settings).repetition_penalty
         best, length_BK = jax.device_get(
             beam.search(
@@ -228,7 +242,7 @@ class Writer:
                 self._ends,
                 jnp.float32(settings.length_penalty),
                 penalty,
-                length=length,
+                length=lengths[-1],
                 new=settings.max_new,
                 beams=settings.beams,
                 stopping=str(settings.stopping),
