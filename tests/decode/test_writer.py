@@ -192,15 +192,16 @@ def test_a_hundred_prompts_compile_as_many_programs_as_there_are_buckets():
     lengths = rng.integers(1, 80, 100)
     buckets = {bucket(int(n)) for n in lengths}
     assert buckets == {16, 32, 64, 128}
-    before = loop.begin._cache_size(), loop.advance._cache_size()
+    begin, advance = loop.begin.all_cores, loop.advance.all_cores
+    before = begin._cache_size(), advance._cache_size()
     asked = [Prompt(rng.integers(0, VOCAB, n).tolist()) for n in lengths]
     found = writer.write(asked, DecodeSpec(max_new=4), batch=8)
-    after = loop.begin._cache_size(), loop.advance._cache_size()
+    after = begin._cache_size(), advance._cache_size()
     assert [b - a for a, b in zip(before, after, strict=True)] == [len(buckets)] * 2
     # Other numbers, prompts and batches compile nothing more.
     alone = [writer.write([one], DecodeSpec(max_new=4), batch=8)[0] for one in asked[:3]]
     assert [one[0].tokens for one in alone] == [one[0].tokens for one in found[:3]]
-    again = loop.begin._cache_size() - after[0]
+    again = begin._cache_size() - after[0]
     assert again <= len(buckets)  # batches of one row, which is another shape
 
 
@@ -251,3 +252,19 @@ def test_a_cache_that_grows_gives_what_one_of_full_length_gives(mask, monkeypatc
 )
 def test_the_lengths_of_a_cache(needed, prompt, most, lengths):
     assert start.cache_lengths(needed, prompt, most) == lengths
+
+
+@pytest.mark.parametrize("settings", [{}, {"beams": 2, "n_best": 2}, {"temperature": 1.0}])
+def test_rows_that_are_shared_between_cores_are_written_as_on_one(settings, monkeypatch):
+    spec = transformer(DecoderSpec)
+    _, tree = model(spec)
+    writer, settings = Writer.of(spec, tree, (2,)), DecodeSpec(max_new=NEW, **settings)
+    asked = [Prompt([row % VOCAB, row % 3]) for row in range(7)]
+    plain = writer.write(asked, settings)
+    monkeypatch.setattr("tfm.decode.writer._cores", lambda: 2)
+    monkeypatch.setattr("tfm.decode.writer.PER_CORE", 3)
+    for shared, alone in zip(writer.write(asked, settings), plain, strict=True):
+        assert [one.tokens for one in shared] == [one.tokens for one in alone]
+        np.testing.assert_allclose(
+            [one.score for one in shared], [one.score for one in alone], rtol=1e-5
+        )

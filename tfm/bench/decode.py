@@ -149,25 +149,17 @@ def growth(case: Case) -> float:
     start, lengths = writer.start([Prompt([FIRST])] * case.batch, case.batch, case.new, True)
     filters, ends = Filters.of(settings), jnp.zeros(0, jnp.int32)
     key_B = jax.random.split(jax.random.key(0), case.batch)
+    model = writer.module, writer.variables
     found = []
     for _ in range(10):
-        state = loop.begin(
-            writer.module,
-            writer.variables,
-            start,
-            filters,
-            key_B,
-            ends,
-            length=lengths[-1],
-            new=case.new,
+        state = loop.begin.all_cores(
+            *model, start, ends, filters, key_B, length=lengths[-1], new=case.new
         )
         quarters = []
         for until in np.linspace(1, case.new, 5).round().astype(np.int32)[1:]:
             jax.block_until_ready(state)
             begun = time.perf_counter()
-            state = loop.advance(
-                writer.module, writer.variables, state, filters, ends, jnp.int32(until)
-            )
+            state = loop.advance.all_cores(*model, state, ends, filters, until=jnp.int32(until))
             jax.block_until_ready(state)
             quarters.append(time.perf_counter() - begun)
         found.append(quarters[-1] / quarters[0])

@@ -6,8 +6,7 @@ best K that do not end run on. A row keeps its K best finished ones. When `Decod
 says so, it takes no more; the loop stops when that is true of all rows.
 """
 
-import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import struct
@@ -15,11 +14,18 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.decode.sample import penalised
-from tfm.decode.start import Start, prefill
+from tfm.decode.start import Start, prefill, programs
 
 LOW = -1e9  # of what must not be chosen
 # What of a cache is the same for all beams of a row, and is never moved.
 SHARED = {"source", "source_valid_BS", "keys_values", "context_BE", "count_B", "prefix_B"}
+
+
+class Numbers(NamedTuple):
+    """Another value compiles nothing; None is off, which is another program."""
+
+    length_penalty: Array
+    repetition_penalty: Array | None = None
 
 
 class Sequences(struct.PyTreeNode):
@@ -48,6 +54,10 @@ class Beams(struct.PyTreeNode):
     step: Array
     seen_BKV: Array | None
 
+    @property
+    def over(self) -> bool:
+        return bool(self.stop)
+
 
 def _take(x_BK: Array, place_BJ: Array) -> Array:
     return jnp.take_along_axis(x_BK, place_BJ.reshape(*place_BJ.shape, *(1,) * (x_BK.ndim - 2)), 1)
@@ -67,15 +77,9 @@ def _moved(cache: Any, from_BK: Array) -> Any:
     return jax.tree_util.tree_map_with_path(move, cache)
 
 
-def _grown(
-    state: Beams,
-    logits_NV: Array,
-    end_E: Array,
-    length_penalty: Array,
-    repetition_penalty: Array | None,
-    stopping: str,
-) -> Beams:
+def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopping: str) -> Beams:
     """The state after one token more."""
+    length_penalty, repetition_penalty = numbers
     running, best, step = state.running, state.best, state.step
     batch, beams, new = running.tokens_BKN.shape
     logprob_BKV = jax.nn.log_softmax(logits_NV.astype(jnp.float32)).reshape(batch, beams, -1)
@@ -144,22 +148,20 @@ def _grown(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("module", "length", "new", "beams", "stopping"))
-def search(
+def _begin(
     module: Any,
     variables: Any,
     start: Start,
     end_E: Array,
-    length_penalty: Array,
-    repetition_penalty: Array | None,
+    numbers: Numbers,
     *,
     length: int,
     new: int,
     beams: int,
     stopping: str,
-) -> tuple[Sequences, Array]:
-    """The best sequences of each row, best first, and the length of each. A length of 0: there is
-    none."""
+) -> Beams:
+    """Read the prompts, and look at the first token. `new` is the most that will be written, and
+    `length` the room in the cache, prompt included."""
     logits_BV, cache = prefill(module, variables, start, length)
     batch, vocab = logits_BV.shape
 
@@ -174,15 +176,8 @@ def search(
         jnp.repeat(first_BK, batch, 0),
     )
     seen_BKV = None
-    if repetition_penalty is not None:
+    if numbers.repetition_penalty is not None:
         seen_BKV = repeated(start.seen(vocab)).reshape(batch, beams, vocab)
-    grow = functools.partial(
-        _grown,
-        end_E=end_E,
-        length_penalty=length_penalty,
-        repetition_penalty=repetition_penalty,
-        stopping=stopping,
-    )
     state = Beams(
         jax.tree.map(repeated, cache),
         empty,
@@ -194,7 +189,20 @@ def search(
         jnp.int32(0),
         seen_BKV,
     )
-    state = grow(state, repeated(logits_BV))
+    return _grown(state, repeated(logits_BV), end_E, numbers, stopping)
+
+
+def _advance(
+    module: Any,
+    variables: Any,
+    state: Beams,
+    end_E: Array,
+    numbers: Numbers,
+    *,
+    until: Array,
+    stopping: str,
+) -> Beams:
+    """Search on until `until` tokens are there, or no row takes more."""
 
     def step(state: Beams) -> Beams:
         tokens_BKN = state.running.tokens_BKN
@@ -202,7 +210,10 @@ def search(
         logits_N1V, cache = module.apply(
             variables, token_BK.reshape(-1, 1), state.cache, method="decode"
         )
-        return grow(state.replace(cache=cache), logits_N1V[:, 0])
+        return _grown(state.replace(cache=cache), logits_N1V[:, 0], end_E, numbers, stopping)
 
-    state = lax.while_loop(lambda state: (state.step < new) & ~state.stop, step, state)
-    return state.best, jnp.where(state.finished_BK, state.length_BK, 0)
+    return lax.while_loop(lambda state: (state.step < until) & ~state.stop, step, state)
+
+
+begin = programs(_begin, static_argnames=("module", "length", "new", "beams", "stopping"))
+advance = programs(_advance, static_argnames=("module", "stopping"), donate_argnames=("state",))

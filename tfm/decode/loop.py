@@ -1,15 +1,15 @@
 """Writing on the device: one compiled loop over the cache, without a word to the host."""
 
-import functools
 from typing import Any
 
 import jax
+import numpy as np
 from flax import struct
 from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.decode.sample import Filters, choose, penalised
-from tfm.decode.start import Start, prefill
+from tfm.decode.start import Start, prefill, programs
 
 
 class State(struct.PyTreeNode):
@@ -24,6 +24,11 @@ class State(struct.PyTreeNode):
     step: Array
     key_B: Array
     seen_BV: Array | None
+
+    @property
+    def over(self) -> bool:
+        """Whether every row has ended."""
+        return bool(np.all(self.done_B))
 
 
 def _wrote(
@@ -58,14 +63,13 @@ def _wrote(
     )
 
 
-@functools.partial(jax.jit, static_argnames=("module", "length", "new", "top_k"))
-def begin(
+def _begin(
     module: Any,
     variables: Any,
     start: Start,
+    end_E: Array,
     filters: Filters,
     key_B: Array,
-    end_E: Array,
     *,
     length: int,
     new: int,
@@ -93,15 +97,14 @@ def begin(
     return _wrote(state, logits_BV, filters, top_k, end_E)
 
 
-@functools.partial(jax.jit, static_argnames=("module", "top_k"), donate_argnames=("state",))
-def advance(
+def _advance(
     module: Any,
     variables: Any,
     state: State,
-    filters: Filters,
     end_E: Array,
-    until: Array,
+    filters: Filters,
     *,
+    until: Array,
     top_k: int | None = None,
 ) -> State:
     """Write on until `until` tokens are there, or every row has ended."""
@@ -113,3 +116,7 @@ def advance(
         return _wrote(state.replace(cache=cache), logits_B1V[:, 0], filters, top_k, end_E)
 
     return lax.while_loop(lambda state: (state.step < until) & ~jnp.all(state.done_B), step, state)
+
+
+begin = programs(_begin, static_argnames=("module", "length", "new", "top_k"))
+advance = programs(_advance, static_argnames=("module", "top_k"), donate_argnames=("state",))

@@ -7,8 +7,8 @@ one before.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -77,18 +77,34 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
 
 @functools.partial(jax.jit, static_argnames=("module", "length"))
 def enlarged(module: Any, variables: Any, start: Start, cache: Any, *, length: int) -> Any:
-    """The same cache with room for `length` tokens, if it is of a kind that needs room."""
+    """The same cache with room for `length` tokens, if it is of a kind that needs room. It may have
+    more rows than there are prompts."""
     if not isinstance(cache, Cache):
         return cache
-    init = nn.apply(lambda module: start.init_cache(module, length), module)
-    larger = jax.eval_shape(init, variables)
 
-    def pad(x: Array, shape: Array) -> Array:
-        more = [(0, b - a) for a, b in zip(x.shape, shape.shape, strict=True)]
-        return jnp.pad(x, more)
+    def shapes(length: int) -> Any:
+        init = nn.apply(lambda module: start.init_cache(module, length), module)
+        return jax.eval_shape(init, variables)
 
-    layers = jax.tree.map(pad, cache.layers, larger.layers)
-    return cache.replace(layers=layers, length=length, rolling=larger.rolling)
+    def pad(x: Array, now: Array, then: Array) -> Array:
+        return jnp.pad(x, [(0, b - a) for a, b in zip(now.shape, then.shape, strict=True)])
+
+    now, then = shapes(cache.length), shapes(length)
+    layers = jax.tree.map(pad, cache.layers, now.layers, then.layers)
+    return cache.replace(layers=layers, length=length, rolling=then.rolling)
+
+
+class Programs(NamedTuple):
+    """A function, compiled for all cores of a CPU and for one of them. A loop over small operations
+    is faster on one; then the others write other rows."""
+
+    all_cores: Any
+    one_core: Any
+
+
+def programs(fn: Callable[..., Any], **options: Any) -> Programs:
+    one_core = {"xla_cpu_multi_thread_eigen": False}
+    return Programs(jax.jit(fn, **options), jax.jit(fn, compiler_options=one_core, **options))
 
 
 def unrolled_model(spec: ModelSpec, variables: Any) -> tuple[Any, Any]:

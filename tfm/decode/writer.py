@@ -1,7 +1,10 @@
 """One interface to every model that writes: prompts in, continuations out."""
 
 import dataclasses
+import functools
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +15,7 @@ from tfm.decode import beam, loop
 from tfm.decode.sample import Filters
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.start import (
+    Programs,
     Start,
     bucket,
     cache_lengths,
@@ -27,6 +31,7 @@ from tfm.names import UserError
 
 READS_SOURCE = ("encoder_decoder", "seq2seq")
 CHUNK = 16  # tokens that are fetched at a time, when they are streamed
+PER_CORE = 8  # rows, from which on each core of a CPU writes its own
 
 
 class Continuation(NamedTuple):
@@ -45,6 +50,14 @@ class Prompt(NamedTuple):
     tokens: Sequence[int]
     source: Sequence[int] | None = None
     vector: Sequence[float] | None = None
+
+
+class Row(NamedTuple):
+    """A prompt, its place among all, and which of its copies it is."""
+
+    prompt: Prompt
+    number: int = 0
+    copy: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,23 +85,24 @@ class Writer:
         rows, and prompts are padded to a few lengths, so few programs are compiled."""
         found: list[list[Continuation]] = [[] for _ in prompts]
         copies = settings.n_best if settings.beams == 1 else 1
-        asked = [(number, copy) for number in range(len(prompts)) for copy in range(copies)]
-        size = min(batch, len(asked))
+        rows = [
+            Row(prompt, number, copy)
+            for number, prompt in enumerate(prompts)
+            for copy in range(copies)
+        ]
+        cores, size = _cores(), min(batch, len(rows))
+        shared = cores > 1 and size >= cores * PER_CORE  # each core writes rows of its own
+        size = -(-size // cores) if shared else size
         # Of all prompts, not of a batch: the batches of a bucket share one program.
         even = len({len(prompt.tokens) for prompt in prompts}) == 1
-        for rows in self._batches(
-            [(prompts[number], number, copy) for number, copy in asked], size
-        ):
-            _, numbers, copy_B = zip(*rows, strict=True)
-            own = [prompt for prompt, *_ in rows]
-            if settings.beams > 1:
-                written = self._beams(own, settings, size, even)
-            else:
-                new = settings.max_new
-                *_, last = self._steps(own, settings, size, numbers, copy_B, new, even)
-                written = [[one] for one in last]
-            for number, ones in zip(numbers, written, strict=True):
-                found[number] += ones
+        batches = [
+            _Batch(self, own, settings, size, even, shared) for own in self._batches(rows, size)
+        ]
+        with ThreadPoolExecutor(cores if shared else 1) as pool:
+            written = pool.map(_Batch.write, batches)
+            for own, each in zip(batches, written, strict=True):
+                for row, ones in zip(own.rows, each, strict=True):
+                    found[row.number] += ones
         return [sorted(ones, key=lambda one: -one.score)[: settings.n_best] for ones in found]
 
     def stream(
@@ -97,7 +111,7 @@ class Writer:
         """What is written so far, again and again, some tokens more each time."""
         if settings.beams > 1 or settings.n_best > 1:
             raise UserError("what is streamed is one sequence: beams=1 and n_best=1")
-        for written in self._steps([prompt], settings, 1, (0,), (0,), chunk, True):
+        for written in _Batch(self, [Row(prompt)], settings, 1, even=True).sampled(chunk):
             yield written[0]
 
     def next_logits(self, prompt: Prompt) -> np.ndarray:
@@ -122,11 +136,11 @@ class Writer:
                 )
         return None if most is None else most - len(prompt.tokens) + 1
 
-    def _batches(self, asked: list[Any], size: int) -> Iterator[list[Any]]:
+    def _batches(self, rows: Sequence[Row], size: int) -> Iterator[list[Row]]:
         """Prompts of one shape together, `size` at a time."""
-        groups: dict[Any, list[Any]] = {}
-        for one in asked:
-            groups.setdefault(self._shape(one[0]), []).append(one)
+        groups: dict[Any, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(self._shape(row.prompt), []).append(row)
         for group in groups.values():
             for first in range(0, len(group), size):
                 yield group[first : first + size]
@@ -182,92 +196,107 @@ class Writer:
         # The last token that is written is never read.
         return start, cache_lengths(shape[0] + new - 1, shape[0], longest(self.spec))
 
-    @property
-    def _ends(self) -> Any:
-        return jnp.asarray(self.ends, jnp.int32)
+    def continuation(
+        self, tokens_N: np.ndarray, logprobs_N: np.ndarray, count: int, score: float | None = None
+    ) -> Continuation:
+        tokens, logprobs = tokens_N[:count].tolist(), logprobs_N[:count].tolist()
+        score = sum(logprobs) if score is None else score
+        return Continuation(tokens, logprobs, score, bool(tokens) and tokens[-1] in self.ends)
 
-    def _steps(
-        self,
-        prompts: Sequence[Prompt],
-        settings: DecodeSpec,
-        size: int,
-        numbers: Sequence[int],
-        copies: Sequence[int],
-        chunk: int,
-        even: bool,
-    ) -> Iterator[list[Continuation]]:
-        start, lengths = self.start(prompts, size, settings.max_new, even)
-        filters, new = Filters.of(settings), settings.max_new
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    """Rows that are written together, filled up to `size`."""
+
+    writer: Writer
+    rows: Sequence[Row]
+    settings: DecodeSpec
+    size: int
+    even: bool
+    one_core: bool = False
+
+    def write(self) -> list[list[Continuation]]:
+        """For each row what is written, the best first."""
+        if self.settings.beams > 1:
+            return self.searched()
+        *_, last = self.sampled(self.settings.max_new)
+        return [[one] for one in last]
+
+    def sampled(self, chunk: int) -> Iterator[list[Continuation]]:
+        """What is written of each row, again and again, `chunk` tokens more each time."""
+        settings, new = self.settings, self.settings.max_new
         # A row's draws are its own: they follow from the seed, its number and its copy.
-        names_B2 = np.zeros((size, 2), np.uint32)
-        names_B2[: len(prompts)] = np.stack([numbers, copies], 1)
+        names_B2 = np.zeros((self.size, 2), np.uint32)
+        names_B2[: len(self.rows)] = [(row.number, row.copy) for row in self.rows]
         key_B = _keys(jax.random.key(settings.seed), names_B2)
-        state = loop.begin(
-            *(self.module, self.variables, start, filters, key_B, self._ends),
-            length=(length := lengths.pop(0)), new=new, top_k=settings.top_k,
-        )  # fmt: skip
-        first = max(len(prompt.tokens) for prompt in prompts)
-        written = 1
-        for until in [*range(1, new, chunk), new]:
-            while written < until and not np.all(state.done_B):
-                if first + written - 1 == length:  # the cache is full
-                    length = lengths.pop(0)
-                    cache = enlarged(self.module, self.variables, start, state.cache, length=length)
-                    state = state.replace(cache=cache)
-                written = min(until, length - first + 1)
-                state = loop.advance(
-                    *(self.module, self.variables, state, filters, self._ends, jnp.int32(written)),
-                    top_k=settings.top_k,
-                )
-            done_B, count_B, tokens_BN, logprobs_BN = jax.device_get(
-                (state.done_B, state.count_B, state.tokens_BN, state.logprobs_BN)
+        points = [*range(1, new, chunk), new]
+        for state in self._states(
+            *(loop.begin, loop.advance, points, (Filters.of(settings), key_B)), top_k=settings.top_k
+        ):
+            count_B, tokens_BN, logprobs_BN = jax.device_get(
+                (state.count_B, state.tokens_BN, state.logprobs_BN)
             )
             yield [
-                self._continuation(tokens_BN[row], logprobs_BN[row], count_B[row])
-                for row in range(len(prompts))
+                self.writer.continuation(tokens_BN[row], logprobs_BN[row], count_B[row])
+                for row in range(len(self.rows))
             ]
-            if done_B.all():
-                return
 
-    def _beams(
-        self, prompts: Sequence[Prompt], settings: DecodeSpec, size: int, even: bool
-    ) -> list[list[Continuation]]:
-        start, lengths = self.start(prompts, size, settings.max_new, even)
-        penalty = Filters.of(settings).repetition_penalty
-        best, length_BK = jax.device_get(
-            beam.search(
-                self.module,
-                self.variables,
-                start,
-                self._ends,
-                jnp.float32(settings.length_penalty),
-                penalty,
-                length=lengths[-1],
-                new=settings.max_new,
-                beams=settings.beams,
-                stopping=str(settings.stopping),
-            )
+    def searched(self) -> list[list[Continuation]]:
+        """The best sequences of each row, by beam search."""
+        settings = self.settings
+        numbers = beam.Numbers(
+            jnp.float32(settings.length_penalty), Filters.of(settings).repetition_penalty
+        )
+        begin = Programs(*(functools.partial(fn, beams=settings.beams) for fn in beam.begin))
+        *_, state = self._states(
+            *(begin, beam.advance, [settings.max_new], (numbers,)),
+            stopping=str(settings.stopping),
+        )
+        best, length_BK, finished_BK = jax.device_get(
+            (state.best, state.length_BK, state.finished_BK)
         )
         return [
             [
-                self._continuation(
+                self.writer.continuation(
                     best.tokens_BKN[row, k],
                     best.logprobs_BKN[row, k],
                     length_BK[row, k],
                     float(best.score_BK[row, k]),
                 )
                 for k in range(settings.n_best)
-                if length_BK[row, k]
+                if finished_BK[row, k]
             ]
-            for row in range(len(prompts))
+            for row in range(len(self.rows))
         ]
 
-    def _continuation(
-        self, tokens_N: np.ndarray, logprobs_N: np.ndarray, count: int, score: float | None = None
-    ) -> Continuation:
-        tokens, logprobs = tokens_N[:count].tolist(), logprobs_N[:count].tolist()
-        score = sum(logprobs) if score is None else score
-        return Continuation(tokens, logprobs, score, bool(tokens) and tokens[-1] in self.ends)
+    def _states(
+        self,
+        begin: Programs,
+        advance: Programs,
+        points: Sequence[int],
+        numbers: tuple[Any, ...],
+        **options: Any,
+    ) -> Iterator[Any]:
+        """The state once so many tokens are written, for each of `points`, until every row has
+        ended. A cache that is full is replaced by a larger one."""
+        writer, new, prompts = self.writer, points[-1], [row.prompt for row in self.rows]
+        start, lengths = writer.start(prompts, self.size, new, self.even)
+        model, ends = (writer.module, writer.variables), jnp.asarray(writer.ends, jnp.int32)
+        name = "one_core" if self.one_core else "all_cores"
+        read, write = getattr(begin, name), getattr(advance, name)
+        state = read(*model, start, ends, *numbers, length=lengths[0], new=new, **options)
+        prompt, written = max(len(prompt.tokens) for prompt in prompts), 1
+        for until in points:
+            while written < until and not state.over:
+                if prompt + written - 1 == lengths[0]:  # all that are read have their places
+                    lengths = lengths[1:]
+                    cache = enlarged(*model, start, state.cache, length=lengths[0])
+                    state = state.replace(cache=cache)
+                written = min(until, lengths[0] - prompt + 1)
+                state = write(*model, state, ends, numbers[0], until=jnp.int32(written), **options)
+            yield state
+            if state.over:
+                return
 
 
 _logits = jax.jit(prefill, static_argnames=("module", "length"))
@@ -279,3 +308,12 @@ def _keys(key: Any, names_B2: Any) -> Any:
         lambda name_2: jax.random.fold_in(jax.random.fold_in(key, name_2[0]), name_2[1])
     )
     return each(names_B2)
+
+
+def _cores() -> int:
+    """Of the CPU that computes; 1 if it is no CPU."""
+    if jax.default_backend() != "cpu":
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
