@@ -44,6 +44,8 @@ ARGUMENTS = {
     "t5": ["tiny", "small", "base", "large", "3b", "11b", "v1_1_small", "v1_1_base", "v1_1_large",
            "v1_1_xl", "v1_1_xxl"],
     **{f"tasks/{task}": [""] for task in TASKS},
+    "tasks/alignment": ["transformer", "gru", "gru,chinese"],
+    "tasks/pronoun": ["encoder", "left_to_right", "left_to_right,last"],
     "text/finetune": ["sst2,pretrained", "sst2,scratch", "sick,pretrained", "sick,scratch"],
     "text/sick": ["encoder", "lstm", "bag"],
     "text/sst2": ["encoder", "lstm", "cnn", "bag"],

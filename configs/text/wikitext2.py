@@ -38,11 +38,11 @@ BOTH = {
     "position": {"scheme": "relative"},
 }
 RUNS = {
-    "next": ("next_token", DECODER, 3000),
-    "prefix": ("prefix_lm(share=0.5)", DECODER, 2000),
+    "next": ("next_token", DECODER, 1800),
+    "prefix": ("prefix_lm(share=0.5)", DECODER, 1200),
     "masked": ("masked_lm", {**DECODER, "family": "encoder"}, 4000),
-    "span": ("span_corruption", BOTH, 1500),
-    "ul2": ("ul2", BOTH, 1500),
+    "span": ("span_corruption", BOTH, 1000),
+    "ul2": ("ul2", BOTH, 1000),
 }
 
 

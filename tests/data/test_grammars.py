@@ -8,6 +8,7 @@ import pytest
 
 from tfm.data.datasets import open_dataset
 from tfm.data.order import Epochs
+from tfm.names import UserError
 
 FRENCH = dict(
     cat="chat", dog="chien", cow="vache", girl="fille", boy="garçon", woman="femme", king="roi",
@@ -135,6 +136,35 @@ def test_who_it_is():
     assert len(seen) == 4  # the last word alone does not tell, nor does the order
     assert abs(dataset.shortcuts["last word"](found) - 0.5) < 0.05
     assert dataset.label_names == ("first", "second")
+
+
+@pytest.mark.parametrize(("at", "word"), [("it", "it"), ("last", None)])
+def test_the_noun_that_a_pronoun_stands_for(at, word):
+    """The same sentences as with labels; one word of each is scored."""
+    dataset = open_dataset(f"pronoun(at={at!r})", "train", 500)
+    labelled = open_dataset("pronoun", "train", 500).take(np.arange(500))
+    found = dataset.take(np.arange(500))
+    assert np.array_equal(found.tokens.ids, labelled.tokens.ids)
+    begin = 0
+    for length, label in zip(found.tokens.lengths, labelled.labels, strict=True):
+        own = slice(begin, begin + length)
+        words = dataset.decode(found.tokens.ids[own]).split()
+        (place,) = np.flatnonzero(found.scored[own])
+        assert words[place] == (word or words[-1])
+        # Before "because", the nouns stand after "the" or an adjective: the last words of phrases.
+        said = " ".join(words[: words.index("because")])
+        first, second = re.fullmatch(
+            r"(?:.*?)the(?: \w+)? (\w+) (?:did not \w+|was not \w+ by) the(?: \w+)? (\w+)", said
+        ).groups()
+        answer = dataset.decode(found.tags[own][place : place + 1])
+        assert answer == (second if label else first)
+        begin += length
+    assert dataset.shortcuts["either noun"](found) == 0.5
+
+
+def test_a_place_that_a_pronoun_cannot_be_asked_at():
+    with pytest.raises(UserError, match="at='end' must be None, 'it' or 'last'"):
+        open_dataset("pronoun(at='end')", "train", 5)
 
 
 @pytest.mark.parametrize("task", ["english_french", "english_chinese", "pronoun"])

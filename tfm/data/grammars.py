@@ -240,13 +240,18 @@ OF_ANIMALS = ["tired", "lazy", "afraid", "sick", "hungry", "weak"]
 OF_WAYS = ["wide", "deep", "long", "muddy", "crowded", "steep"]
 
 
-def pronoun() -> Source:
+def pronoun(at: str | None = None) -> Source:
     """the animal did not cross the street because it was too tired: who was?  Best: 1.
 
     The label is the noun that "it" stands for: the first of the sentence, or the second. The last
     word decides whether it is the animal or the place; either may come first, as in "the street was
     not crossed by the animal because it was too wide".  After Levesque et al. 2012 (Winograd).
+
+    With at="it" or at="last" there is no label, but a tag, the noun itself, which is wanted at "it"
+    or at the last word. Before that word both nouns are as likely.
     """
+    if at not in (None, "it", "last"):
+        raise UserError(f"pronoun: at={at!r} must be None, 'it' or 'last'")
     words = ["the", "did", "was", "not", "by", "because", "it", "too", *KINDS_OF, *ANIMALS, *WAYS]
     words += [word for opening in OPENINGS for word in opening]
     words += [form for forms in DONE for form in forms] + OF_ANIMALS + OF_WAYS
@@ -272,6 +277,21 @@ def pronoun() -> Source:
         labels = np.array([label for _, label in made], np.int32)
         return Examples(tokens=vocabulary.ragged([words for words, _ in made]), labels=labels)
 
+    def tagged(draws: Draws) -> Examples:
+        tags: list[int] = []
+        scored: list[bool] = []
+        made = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
+        for words, label in made:
+            nouns = [word for word in words if word in ANIMALS or word in WAYS]
+            tags += [vocabulary.ids[nouns[label]]] * len(words)
+            asked = words.index("it") if at == "it" else len(words) - 1
+            scored += [place == asked for place in range(len(words))]
+        return Examples(
+            tokens=vocabulary.ragged([words for words, _ in made]),
+            tags=np.array(tags, np.int32),
+            scored=np.array(scored),
+        )
+
     def last_word(examples: Examples) -> float:
         """Name the more frequent label of sentences that end alike."""
         assert examples.labels is not None
@@ -280,15 +300,16 @@ def pronoun() -> Source:
         np.add.at(count_VC, (last_N, examples.labels), 1)
         return float(count_VC.max(1).sum() / count_VC.sum())
 
+    more = {"max_length": 18, "best": ALL, **vocabulary.facts()}  # the passive with two adjectives
+    if at is not None:
+        return Generated(tagged, form="tags", shortcuts={"either noun": lambda _: 0.5}, **more)
     return Generated(
         make,
         form="labels",
         classes=2,
         label_names=("first", "second"),
-        max_length=18,  # three words of opening, and the passive with two adjectives
         shortcuts={"last word": last_word},
-        best=ALL,
-        **vocabulary.facts(),
+        **more,
     )
 
 

@@ -1,7 +1,7 @@
 """Evaluate a checkpoint of a run folder on a split of its data, or on other data.
 
   tfm eval WORKDIR [--split=valid] [--checkpoint=best] [--dataset=NAME] [--objective=NAME]
-                   [--examples=N] [--baselines] [--words=FILE,FILE] [--trust]
+                   [--examples=N] [--baselines] [--words=FILE,FILE] [--alignment] [--trust]
                    [--generate [--beams=K] [--lower] [--tokenize=13a] …]
 
 The checkpoint is `best` (by validation loss) or `last`. The result is loss, perplexity, accuracy,
@@ -9,8 +9,10 @@ exact matches and, for text, bits per byte, with 95 % intervals over the example
 imported model needs --dataset and --objective. --baselines adds what simple methods reach on the
 same examples: n-grams, the most frequent class, a bag of words, the most frequent tag of each word.
 Of a run of Word2Vec it is told how near the product of its matrices is to the identity, and with
---words what its vectors reach on files of similar words or of analogies. Code that the folder
-holds, a score of one's own, is run only with --trust.
+--words what its vectors reach on files of similar words or of analogies. With --alignment, of a
+translation whose data know it: for how many target words the source word that a head looks at is
+the right one; the head is chosen on `valid`, or on `train` if `valid` is evaluated. Code that the
+folder holds, a score of one's own, is run only with --trust.
 
 With --generate, a run of pairs of texts writes the target of each source, by greedy decoding or
 with the settings of `tfm generate` (--beams=4, --length_penalty=1, --max_new=100, …). What it
@@ -33,7 +35,7 @@ from tfm import arguments
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
 from tfm.decode.spec import DecodeSpec, decoding_settings
-from tfm.evaluate import generation, metrics, word_vectors
+from tfm.evaluate import alignment, generation, metrics, word_vectors
 from tfm.evaluate.baselines import baselines as simple_methods
 from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
@@ -54,6 +56,7 @@ def evaluate(
     trust: bool = False,
     baselines: bool = False,
     words: tuple[str, ...] = (),
+    aligned: bool = False,
     decoding: Mapping[str, Any] | None = None,
     scoring: generation.Scoring = generation.Scoring(),  # noqa: B008
 ) -> tuple[dict[str, Any], list[str]]:
@@ -110,6 +113,15 @@ def evaluate(
         found |= _vectors(loaded.params, opened, words)
     elif words:
         raise UserError("--words: only a run of Word2Vec is measured by its vectors")
+    if aligned:
+        other = "train" if split == "valid" else "valid"
+        of = open_dataset(
+            text, other, examples or data.valid_examples, data.seed, vocabulary, data.reading
+        )
+        found["alignment"] = {
+            "chosen_on": other,
+            **alignment.alignment(loaded, of, opened, data.eval_batch),
+        }
     if decoding is not None:
         source = _read_source(text, data, vocabulary)
         found["generation"] = generation.generation(
@@ -146,7 +158,7 @@ def main(argv: Sequence[str]) -> None:
         argv,
         words=1,
         options=(*options, *decoding, "tokenize"),
-        flags=(*flags, "generate", "lower"),
+        flags=(*flags, "alignment", "generate", "lower"),
         config=False,
     )
     cache_compilations()
@@ -155,6 +167,7 @@ def main(argv: Sequence[str]) -> None:
         name: given.options[name] for name in options if name in given.options
     }
     chosen |= {flag: flag in given.flags for flag in flags}
+    chosen["aligned"] = "alignment" in given.flags
     settings = {name: given.options[name] for name in decoding if name in given.options}
     if "generate" in given.flags:
         lower, tokenize = "lower" in given.flags, given.options.get("tokenize", "13a")

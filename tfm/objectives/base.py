@@ -140,8 +140,6 @@ def chunked_loss(
     Where only sums over positions are asked for, the positions of each row that are scored come
     first, and parts in which none is scored are left out.
     """
-    if x_BTD.shape[1] <= length:  # one part: there is nothing to save
-        return objective.loss(logits(x_BTD), batch, label_smoothing)
     missing = -x_BTD.shape[1] % length
 
     def cut(x: Array) -> Array:

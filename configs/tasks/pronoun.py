@@ -1,0 +1,49 @@
+"""The animal did not cross the street because it was too tired: what is "it"? A later word tells.
+
+After Levesque et al. 2012 (Winograd). The noun is wanted at "it", or at the last word, which
+decides. The argument is the model:
+
+  encoder              sees both sides, and answers at "it"
+  left_to_right        the same under a causal mask, so that at "it" it cannot know
+  left_to_right,last   the same, asked at the last word
+
+  tfm train --config=configs/tasks/pronoun.py:encoder --workdir=runs/pronoun
+  tfm explain runs/pronoun "the animal did not cross the street because it was too wide"
+"""
+
+from ml_collections import ConfigDict
+
+from tfm.names import pick
+
+VISIBLE = {"encoder": "everything", "left_to_right": "causal"}
+
+
+def get_config(what="encoder"):
+    model, _, at = what.partition(",")
+    return ConfigDict({
+        "objective": "tag",
+        "model": {
+            "family": "encoder",
+            "width": 64,
+            "layers": 2,
+            "max_length": 32,
+            "mask": pick(VISIBLE, model, "model"),
+            "position": {"scheme": "sinusoidal"},
+            "attention": {"heads": 4},
+            "feedforward": {"width": 128},
+            "init": {"embedding": "normal(stddev=1.0)"},
+        },
+        "data": {
+            "dataset": f"pronoun(at={(at or 'it')!r})",
+            "examples": 20_000,
+            "valid_examples": 500,
+            "batch": 64,
+        },
+        "optimizer": {
+            "learning_rate": 3e-3,
+            "schedule": "cosine(warmup=100, final=0.0)",
+            "weight_decay": 0.01,
+            "b2": 0.98,
+        },
+        "train": {"steps": 1000, "eval_every": 500, "log_every": 100},
+    })  # fmt: skip
