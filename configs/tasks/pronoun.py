@@ -29,7 +29,7 @@ def get_config(what="encoder"):
             "max_length": 32,
             "mask": pick(VISIBLE, model, "model"),
             "position": {"scheme": "sinusoidal"},
-            "attention": {"heads": 4},
+            "attention": {"heads": 1},
             "feedforward": {"width": 128},
             "init": {"embedding": "normal(stddev=1.0)"},
         },

@@ -190,3 +190,43 @@ def test_token_coding(tmp_path, coding):
         train(tmp_path / "short", **changes, **steps)
         other = tfm.load(str(tmp_path / "short"), "last").variables["constants"]
         jax.tree.map(np.testing.assert_array_equal, tables, other)
+
+
+SHRUNK = {
+    "model.width": 8, "model.layers": 1, "model.attention.heads": 2, "model.feedforward.width": 8,
+    "train.steps": 2, "train.eval_every": 2, "data.batch": 2, "optimizer.learning_rate": 1e-30,
+    "optimizer.weight_decay": None, "optimizer.schedule": "constant",
+}  # fmt: skip
+
+
+def test_the_shipped_configs_pretrain_and_fine_tune(tmp_path, monkeypatch):
+    """On small files in place of the real ones: the tokenizer and the weights go along."""
+    monkeypatch.chdir(tmp_path)  # the configs name runs/…
+    monkeypatch.setenv("TFM_DATA", str(tmp_path))
+    sentence = "A group of kids is playing in a yard and an old man is standing\n"
+    columns = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    rows = [f"{n}\tkids play in yard {n}\ta man\t3\t{n % 2}\n" for n in range(6)]
+    for folder, names, text in (
+        ("wikitext2", ("train", "valid", "test"), sentence * 30),
+        ("sick", ("SICK_train", "SICK_trial", "SICK_test_annotated"), columns + "".join(rows)),
+    ):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / f"{name}.txt").write_text(text)
+
+    def shipped(name, workdir, seed=0):
+        tree = load(str(pathlib.Path(__file__).parents[2] / "configs" / "text" / name)).to_dict()
+        loop.train(read(replaced(RunSpec, tree, {**SHRUNK, "seed": seed})), workdir, Silent())
+        return tfm.load(workdir, "last")
+
+    before = shipped("wikitext2.py:masked", "runs/wikitext2_masked", seed=1)
+    after = shipped("finetune.py:sick,pretrained", "runs/sick")
+    scratch = shipped("finetune.py:sick,scratch", "runs/scratch")
+    assert after.tokenizer.dumps == before.tokenizer.dumps == scratch.tokenizer.dumps
+    for name in ("embed", "encoder"):
+        there, here, fresh = (flatten_dict(run.params[name]) for run in (before, after, scratch))
+        shared = [path for path in there if "kernel" in path or path == ("token", "embedding")]
+        assert shared
+        for path in shared:
+            np.testing.assert_array_equal(here[path], there[path])
+            assert not np.array_equal(fresh[path], there[path])

@@ -13,6 +13,7 @@ from tfm.config import load as load_config
 from tfm.data import corpus
 from tfm.data.dataset import Dataset
 from tfm.data.published import tokenizer_json
+from tfm.data.tokenizer import Tokenizer
 from tfm.folder import Folder
 from tfm.models import build
 from tfm.models.spec import ModelSpec
@@ -84,9 +85,9 @@ class LoadedRun:
     def tokenizer(self) -> Any:
         """With `decode(ids)`: the data's own, or that of an import, from `tokenizers`."""
         if self.run is None and imported_tokenizer(self.folder).is_file():
-            from tokenizers import Tokenizer
+            import tokenizers
 
-            return Tokenizer.from_file(str(imported_tokenizer(self.folder)))
+            return tokenizers.Tokenizer.from_file(str(imported_tokenizer(self.folder)))
         tokenizer = corpus.tokenizer_of(self.known.get("vocabulary"))
         if tokenizer is not None:
             return tokenizer
@@ -103,10 +104,14 @@ def imported_tokenizer(folder: pathlib.Path) -> pathlib.Path:
 
 def imported_vocabulary(folder: pathlib.Path) -> str | None:
     """What the ids of an imported model stand for, as a run would save it."""
-    path = imported_tokenizer(folder)
-    if not path.is_file():
+    if not imported_tokenizer(folder).is_file():
         return None
-    return corpus.vocabulary_of(tokenizer_json(str(path)).make(iter(())), None)
+    return corpus.vocabulary_of(read_tokenizer(folder), None)
+
+
+def read_tokenizer(folder: pathlib.Path) -> Tokenizer:
+    """Of an imported model, as one of ours."""
+    return tokenizer_json(str(imported_tokenizer(folder))).make(iter(()))
 
 
 def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = False) -> LoadedRun:

@@ -1,6 +1,7 @@
 """How the model of a run reads a text and writes one: as it was trained to."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from tfm.names import UserError
 from tfm.objectives.next_token import NextToken
 from tfm.objectives.prefix_lm import PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq
+from tfm.run.load import read_tokenizer
 from tfm.spec import to_spec
 
 IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id")  # as Hugging Face calls them
@@ -29,29 +31,55 @@ class Codec:
 
     encode: Callable[[str], list[int]]
     decode: Callable[[Ids], str]
+    names: Callable[[Ids], list[str]]
     vocab: int
     special: Special | None
 
     def piece(self, id_: int) -> str:
         """One id, as a person would write it."""
-        for name, own in ({} if self.special is None else self.special._asdict()).items():
-            if own == id_:
-                return f"<{name}>"
-        return self.decode([id_]) if id_ < self.vocab else f"<{id_}>"
+        return self.names([id_])[0] if id_ < self.vocab else f"<{id_}>"
+
+
+def token_names(tokenizer: Tokenizer, ids: Ids) -> list[str]:
+    """Each id as a person would write it, with the space that a word begins with, where the
+    library's sign for it is "▁"."""
+    found = []
+    for id_, name in zip(ids, tokenizer.tokens(ids), strict=True):
+        spaced = (tokenizer.rules.id_to_token(int(id_)) or "").startswith("▁")
+        found.append(f" {name}" if spaced and not name.startswith(" ") else name)
+    return found
+
+
+def id_name(data: Dataset, special: Special | None, id_: int) -> str:
+    """An id of data without a tokenizer, as a person would write it."""
+    for name, own in ({} if special is None else special._asdict()).items():
+        if id_ == own:
+            return f"<{name}>"
+    return str(id_) if data.decode is None else data.decode([id_]) or f"<{id_}>"
 
 
 def codec_of(loaded: Any) -> Codec:
     """The tokenizer of a run. One that is not the model's own is an error."""
     own: Any = loaded.tokenizer
     if isinstance(own, Tokenizer):
-        codec = Codec(own.encode, own.decode, own.vocab, own.special)
+        names = functools.partial(token_names, own)
+        codec = Codec(own.encode, own.decode, names, own.vocab, own.special)
     elif isinstance(own, Dataset):
         if own.encode is None or own.decode is None:
             raise UserError(f"{loaded.folder}: its data are ids, which no text stands for")
         plain = loaded.run is not None and isinstance(loaded.run.data.dataset.entry, TextFile)
-        codec = Codec(own.encode, own.decode, own.vocab, None if plain else own.special)
+        special = None if plain else own.special
+        codec = Codec(
+            own.encode,
+            own.decode,
+            lambda ids: [id_name(own, special, id_) for id_ in ids],
+            own.vocab,
+            special,
+        )
     else:  # that of an import, which brings its special tokens
-        codec = Codec(lambda text: own.encode(text).ids, own.decode, own.get_vocab_size(), None)
+        names = functools.partial(token_names, read_tokenizer(loaded.folder))
+        encode = lambda text: own.encode(text).ids  # noqa: E731
+        codec = Codec(encode, own.decode, names, own.get_vocab_size(), None)
     vocab = loaded.spec.vocab
     if loaded.run is None and vocab is not None and codec.vocab > vocab:
         raise UserError(

@@ -1,14 +1,15 @@
 """What a run's ids stand for: text to ids, and each id as a person would write it."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Sequence
 
 from tfm.data.dataset import Dataset, Special
-from tfm.data.published import tokenizer_json
 from tfm.data.tokenizer import Tokenizer
 from tfm.names import UserError
-from tfm.run.load import LoadedRun, imported_tokenizer
+from tfm.run.load import LoadedRun, imported_tokenizer, read_tokenizer
+from tfm.run.text import id_name, token_names
 
 MASKS = ("[MASK]", "<mask>")  # how a person writes the token that is to be filled in
 
@@ -48,13 +49,13 @@ def of_run(loaded: LoadedRun) -> Vocabulary:
         form = "" if data is None else data.form
         labels = None if data is None else data.label_names
         special = _with_mask(tokenizer.special, tokenizer.vocab, loaded)
-        names = lambda ids: _names(tokenizer, ids)  # noqa: E731
+        names = functools.partial(token_names, tokenizer)
         return Vocabulary(tokenizer.encode, names, special, special.bos, form, wraps, labels)
     assert data is not None
     special = _with_mask(data.special, data.vocab, loaded)
     return Vocabulary(
         data.encode or _numbers,
-        lambda ids: [_name(data, special, id_) for id_ in ids],
+        lambda ids: [id_name(data, special, id_) for id_ in ids],
         special,
         special.bos,
         data.form,
@@ -63,17 +64,16 @@ def of_run(loaded: LoadedRun) -> Vocabulary:
 
 
 def _imported(loaded: LoadedRun) -> Vocabulary:
-    path = imported_tokenizer(loaded.folder)
     config = json.loads((loaded.folder / "huggingface.json").read_text())
     start = config.get("decoder_start_token_id", config.get("bos_token_id"))
-    if not path.is_file():
+    if not imported_tokenizer(loaded.folder).is_file():
         names = lambda ids: [str(id_) for id_ in ids]  # noqa: E731
         return Vocabulary(_numbers, names, Special(), start or 0)
-    tokenizer = tokenizer_json(str(path)).make(iter(()))
+    tokenizer = read_tokenizer(loaded.folder)
     special = tokenizer.special
     return Vocabulary(
         lambda text: tokenizer.encode(text, special=True),
-        lambda ids: _names(tokenizer, ids),
+        functools.partial(token_names, tokenizer),
         special,
         special.bos if start is None else int(start),
     )
@@ -84,22 +84,6 @@ def _with_mask(special: Special, vocab: int, loaded: LoadedRun) -> Special:
     if special.mask is None and (loaded.spec.vocab or 0) > vocab:
         return special._replace(mask=vocab)
     return special
-
-
-def _names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """With the space that a word begins with, where the library's sign for it is "▁"."""
-    found = []
-    for id_, name in zip(ids, tokenizer.tokens(ids), strict=True):
-        spaced = (tokenizer.rules.id_to_token(int(id_)) or "").startswith("▁")
-        found.append(f" {name}" if spaced and not name.startswith(" ") else name)
-    return found
-
-
-def _name(data: Dataset, special: Special, id_: int) -> str:
-    for name, own in special._asdict().items():
-        if id_ == own:
-            return f"<{name}>"
-    return str(id_) if data.decode is None else data.decode([id_]) or f"<{id_}>"
 
 
 def _numbers(text: str) -> list[int]:
