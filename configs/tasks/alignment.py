@@ -7,6 +7,11 @@ Bahdanau et al. 2015, §5.2.1. The argument is the model, and "chinese" after a 
 
   tfm train --config=configs/tasks/alignment.py:transformer --workdir=runs/alignment_transformer
   tfm eval runs/alignment_transformer --split=test --alignment
+
+A run takes a minute on one core. Into French, both translate all of 500 test sentences (seed 0).
+The source word that is looked at most is the right one for 0.912 of the target words with the gru,
+and for 0.901 with head 2 of layer 1 of the transformer, which is the best on validation; the word
+at the same place is right for 0.719.
 """
 
 from ml_collections import ConfigDict
