@@ -98,11 +98,14 @@ class Writer:
         batches = [
             _Batch(self, own, settings, size, even, shared) for own in self._batches(rows, size)
         ]
-        with ThreadPoolExecutor(cores if shared else 1) as pool:
-            written = pool.map(_Batch.write, batches)
-            for own, each in zip(batches, written, strict=True):
-                for row, ones in zip(own.rows, each, strict=True):
-                    found[row.number] += ones
+        if shared:
+            with ThreadPoolExecutor(cores) as pool:
+                written = list(pool.map(_Batch.write, batches))
+        else:
+            written = [own.write() for own in batches]
+        for own, each in zip(batches, written, strict=True):
+            for row, ones in zip(own.rows, each, strict=True):
+                found[row.number] += ones
         return [sorted(ones, key=lambda one: -one.score)[: settings.n_best] for ones in found]
 
     def stream(
