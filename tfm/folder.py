@@ -128,7 +128,7 @@ class Folder:
         """
         check_path(self.path)
         self._check_own(mark)
-        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.make()
         until = time.monotonic() + max(patience, 0.5)
         with self._open("lock", "w") as file:
@@ -142,17 +142,17 @@ class Folder:
                     yield
                 except Exception:
                     self.check_lock()  # what went wrong may come of a folder that is gone
-                    self._remove_empty(made)
+                    self._remove_empty(created)
                     raise
             finally:
                 self._lock = None
 
-    def _remove_empty(self, made: list[pathlib.Path]) -> None:
+    def _remove_empty(self, created: list[pathlib.Path]) -> None:
         """Of the folders that were made for a run, remove those in which nothing was written."""
-        if made and os.listdir(self.path) == ["lock"]:
+        if created and os.listdir(self.path) == ["lock"]:
             (self.path / "lock").unlink()
             with contextlib.suppress(OSError):  # others may have written there
-                for path in made:
+                for path in created:
                     path.rmdir()
 
     def _take(self) -> bool:

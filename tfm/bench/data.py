@@ -221,23 +221,22 @@ def _row(name: Named, spec: DataBench) -> Row:
         jax.block_until_ready(state)
 
     take()  # compiles every shape
-    made, taken = [], []
+    batch_seconds, step_seconds = [], []
     for _ in range(spec.rounds):
-        made.append(_seconds(make) / spec.steps)
-        taken.append(_seconds(take) / spec.steps)
-    low, middle, high = statistics.quantiles(
-        [step / batch for step, batch in zip(taken, made, strict=True)], n=4, method="inclusive"
-    )
+        batch_seconds.append(_seconds(make) / spec.steps)
+        step_seconds.append(_seconds(take) / spec.steps)
+    ratios = [step / batch for step, batch in zip(step_seconds, batch_seconds, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
     total = Read(*np.sum([read_of(batch) for batch in batches], 0).tolist())
     rows = sum(len(plan.draw(step).rows) for step in range(spec.steps)) / spec.steps
-    batch = statistics.median(made)
+    batch = statistics.median(batch_seconds)
     return Row(
         case=name,
         rows_per_second=rows / batch,
         tokens_per_second=(total.tokens - total.padding) / spec.steps / batch,
         padding=total.padding / total.tokens,
         batch_ms=1e3 * batch,
-        step_ms=1e3 * statistics.median(taken),
+        step_ms=1e3 * statistics.median(step_seconds),
         ratio=(middle, low, high),
     )
 

@@ -134,19 +134,19 @@ def measure_steps(
     cells: Sequence[Cell], spec: GrowthBench, advance: Callable[[], None]
 ) -> list[Found]:
     """Each cell with the seconds of a step, its memory and its compile time."""
-    made = []
+    steps = []
     for cell in cells:
-        made.append(Step(cell))
+        steps.append(Step(cell))
         advance()
-    timed = [n for n, one in enumerate(made) if one.memory_mb < 1e3 * spec.max_gigabytes]
+    timed = [n for n, one in enumerate(steps) if one.memory_mb < 1e3 * spec.max_gigabytes]
     counts = {}
     for n in timed:
-        made[n].run(1)  # what is done only once
-        counts[n] = max(1, round(spec.seconds / made[n].run(1)))
+        steps[n].run(1)  # what is done only once
+        counts[n] = max(1, round(spec.seconds / steps[n].run(1)))
     seconds: dict[int, list[float]] = {n: [] for n in timed}
     for _ in range(spec.rounds):
         for n in timed:
-            seconds[n].append(made[n].run(counts[n]))
+            seconds[n].append(steps[n].run(counts[n]))
             advance()
     return [
         Found(
@@ -156,7 +156,7 @@ def measure_steps(
             one.memory_mb,
             one.compile_s,
         )
-        for n, (cell, one) in enumerate(zip(cells, made, strict=True))
+        for n, (cell, one) in enumerate(zip(cells, steps, strict=True))
     ]
 
 

@@ -114,13 +114,13 @@ def main(file: str) -> None:
     text = pathlib.Path(settings["text"]).read_text()
     ids = {character: i for i, character in enumerate(sorted(set(text)))}
     tokens = torch.from_numpy(np.array([ids[c] for c in text], np.int64))
-    held = math.ceil(round(len(text) * settings["valid"], 6))
+    valid_size = math.ceil(round(len(text) * settings["valid"], 6))
     sizes = {name: settings[name] for name in ("width", "heads", "layers", "length")}
     model = GPT(len(ids), **sizes)
-    optimizer = train(model, tokens[:-held], settings)
+    optimizer = train(model, tokens[:-valid_size], settings)
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(saved, pathlib.Path(settings["workdir"]) / "checkpoint.pt")
-    loss = held_out_loss(model, tokens[-held:], settings["length"], settings["eval_batch"])
+    loss = held_out_loss(model, tokens[-valid_size:], settings["length"], settings["eval_batch"])
     parameters = sum(p.numel() for p in model.parameters())
     print(json.dumps({"loss": loss, "parameters": parameters}))
 

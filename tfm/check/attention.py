@@ -53,9 +53,9 @@ class Attention:
         return out
 
     def parts(self, values: Values) -> tuple[Partial, Partial | None]:
-        bias, held = self.position.bias, values["position"]
+        bias, params = self.position.bias, values["position"]
         score = Partial(self.score.fn, **values["score"])
-        return score, None if bias is None else Partial(bias, **held)
+        return score, None if bias is None else Partial(bias, **params)
 
     def turned(self, x_BTHK: Array, pos_BT: Array, values: Values) -> Array:
         rotate = self.position.rotate
@@ -112,17 +112,17 @@ def checks(attention: Attention) -> Iterator[Result]:
 
     steps = {name: jit(functools.partial(training, way=way)) for name, way in WAYS.items()}
     cotangent = normal(9, BATCH, LENGTH, HEADS, WIDTH)
-    made = {name: step(values, cotangent) for name, step in steps.items()}
+    outputs = {name: step(values, cotangent) for name, step in steps.items()}
     yield near(
         "tiles", "tile by tile gives what the whole matrix does, gradients too",
-        (made["tiles"], made["whole"]),
+        (outputs["tiles"], outputs["whole"]),
     )  # fmt: skip
 
     others = _with_others(values, ~shown_TS[ROW], ROW)
     yield near(
         "hidden keys",
         "an output depends on its own query and the keys that the mask shows, by value",
-        *((step(others, cotangent)[0][0, ROW], made[name][0][0, ROW])
+        *((step(others, cotangent)[0][0, ROW], outputs[name][0][0, ROW])
           for name, step in steps.items()),
     )  # fmt: skip
     reach_TS = np.zeros((LENGTH, LENGTH))
@@ -142,13 +142,13 @@ def checks(attention: Attention) -> Iterator[Result]:
         alone = jit(functools.partial(attention.out, **WAYS["whole"]))(short)
         yield near(
             "padding", "hidden keys at the end change nothing, however many they are",
-            (alone, made["whole"][0][:, :CUT]),
+            (alone, outputs["whole"][0][:, :CUT]),
         )  # fmt: skip
-    yield finite("gradients", "outputs and gradients are finite", list(made.values()))
+    yield finite("gradients", "outputs and gradients are finite", list(outputs.values()))
     with jax.disable_jit():
         eager = attention.logits(values, index, index), attention.out(values, **WAYS["whole"])
     yield near(
-        "compiled", "compiled is what it is op by op", ((whole, made["whole"][0]), eager)
+        "compiled", "compiled is what it is op by op", ((whole, outputs["whole"][0]), eager)
     )  # fmt: skip
 
 

@@ -63,8 +63,8 @@ def check_file(path: str) -> Iterator[tuple[str, str, Result]]:
 def _named(table: str, name: str) -> Named:
     """The entry; where it is a function with options, with their defaults."""
     entry = TABLES[table][name]
-    made = table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS")
-    return Named.of(name, read(name, TABLES[table], table) if made else entry)
+    is_factory = table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS")
+    return Named.of(name, read(name, TABLES[table], table) if is_factory else entry)
 
 
 def _print(rows: Sequence[tuple[str, str, Result]]) -> None:

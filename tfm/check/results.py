@@ -72,5 +72,5 @@ def start(
     params: Mapping[str, initializers.Initializer], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
     """Parameters as their initialisers make them, varied."""
-    made = {n: init(jax.random.key(i), shapes[n]) for i, (n, init) in enumerate(params.items())}
-    return varied(made)
+    initial = {n: init(jax.random.key(i), shapes[n]) for i, (n, init) in enumerate(params.items())}
+    return varied(initial)

@@ -106,9 +106,9 @@ class Corpus(Source):
             return make()
 
         def build(writer: cache.Writer) -> dict[str, Any]:
-            made = make()
-            writer.append("tokenizer", np.frombuffer(made.dumps.encode(), np.uint8))
-            return {"vocab": made.vocab}
+            tokenizer = make()
+            writer.append("tokenizer", np.frombuffer(tokenizer.dumps.encode(), np.uint8))
+            return {"vocab": tokenizer.vocab}
 
         spelled = canonical(text, TOKENIZERS)
         source = self._key("train") if maker.learns else maker.files()

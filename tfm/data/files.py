@@ -119,14 +119,14 @@ class TextFile(Source):
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         text, length = self._text(), self.length
-        held = math.ceil(round(len(text.ids) * self.valid, 6))
-        train = len(text.ids) - held
-        self._check_sizes(train, held)
+        valid_size = math.ceil(round(len(text.ids) * self.valid, 6))
+        train = len(text.ids) - valid_size
+        self._check_sizes(train, valid_size)
         # Training windows stand at every offset. Validation windows stand side by side, so that
         # each token but the first is predicted once.
         parts = {
             "train": (slice(0, train), 1, train - length),
-            "valid": (slice(train, None), length, math.ceil((held - 1) / length)),
+            "valid": (slice(train, None), length, math.ceil((valid_size - 1) / length)),
         }
         part, stride, most = pick(parts, split, "split")
         ids, scored = text.ids[part], slice(part.start + 1, part.stop)
@@ -135,8 +135,8 @@ class TextFile(Source):
             place_NT = rows[:, None] * stride + np.arange(length + 1)
             if split == "train":
                 return Examples(tokens=Ragged.of(ids[place_NT]))
-            valid_NT = place_NT < held
-            return Examples(tokens=Ragged.of(ids[np.minimum(place_NT, held - 1)], valid_NT))
+            valid_NT = place_NT < valid_size
+            return Examples(tokens=Ragged.of(ids[np.minimum(place_NT, valid_size - 1)], valid_NT))
 
         return Dataset(
             read=read,
@@ -152,16 +152,17 @@ class TextFile(Source):
             vocabulary=text.vocabulary,
         )
 
-    def _check_sizes(self, train: int, held: int) -> None:
-        total = train + held
+    def _check_sizes(self, train: int, valid_size: int) -> None:
+        total = train + valid_size
         if train <= self.length:
             raise UserError(
                 f"{self.kind}: length={self.length} is too much for {self.path}: of its {total} "
                 f"tokens {train} are for training, and a window has one more than its length"
             )
-        if held < 2:
+        if valid_size < 2:
             raise UserError(
-                f"{self.kind}: valid={self.valid} leaves {held} of {total} tokens of {self.path}"
+                f"{self.kind}: valid={self.valid} leaves {valid_size} of {total} tokens of "
+                f"{self.path}"
             )
 
     def _text(self) -> Text:

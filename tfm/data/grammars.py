@@ -213,10 +213,10 @@ def _translation(language: str) -> Source:
     vocabulary = _Vocabulary([*_english_words(), *_target_words(language)])
 
     def make(draws: Draws) -> Examples:
-        made = [_sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
-        targets = [translations[language] for _, translations in made]
+        sentences = [_sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
+        targets = [translations[language] for _, translations in sentences]
         return Examples(
-            tokens=vocabulary.ragged([english for english, _ in made]),
+            tokens=vocabulary.ragged([english for english, _ in sentences]),
             target=vocabulary.ragged([[word for word, _ in target] for target in targets]),
             alignment=np.array([at for target in targets for _, at in target], np.int32),
         )
@@ -273,21 +273,21 @@ def pronoun(at: str | None = None) -> Source:
         return [*opening, *said, "because", "it", "was", "too", why], int(passive != of_way)
 
     def make(draws: Draws) -> Examples:
-        made = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
-        labels = np.array([label for _, label in made], np.int32)
-        return Examples(tokens=vocabulary.ragged([words for words, _ in made]), labels=labels)
+        sentences = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
+        labels = np.array([label for _, label in sentences], np.int32)
+        return Examples(tokens=vocabulary.ragged([words for words, _ in sentences]), labels=labels)
 
     def tagged(draws: Draws) -> Examples:
         tags: list[int] = []
         scored: list[bool] = []
-        made = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
-        for words, label in made:
+        sentences = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
+        for words, label in sentences:
             nouns = [word for word in words if word in ANIMALS or word in WAYS]
             tags += [vocabulary.ids[nouns[label]]] * len(words)
             asked = words.index("it") if at == "it" else len(words) - 1
             scored += [place == asked for place in range(len(words))]
         return Examples(
-            tokens=vocabulary.ragged([words for words, _ in made]),
+            tokens=vocabulary.ragged([words for words, _ in sentences]),
             tags=np.array(tags, np.int32),
             scored=np.array(scored),
         )

@@ -115,15 +115,15 @@ def raw_lines(path: pathlib.Path, meter: Meter | None = None) -> Iterator[bytes]
     try:
         with open(path, "rb") as raw:
             file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            told = read = 0
+            counted = read = 0
             for line in file:
                 yield line
                 read += len(line)
                 if meter is not None and read > 1 << 18:
-                    meter(raw.tell() - told)
-                    told, read = raw.tell(), 0
+                    meter(raw.tell() - counted)
+                    counted, read = raw.tell(), 0
             if meter is not None:
-                meter(raw.tell() - told)
+                meter(raw.tell() - counted)
     except (OSError, EOFError) as e:
         raise UserError(f"cannot read {path}: {e}") from e
 

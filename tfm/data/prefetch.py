@@ -26,11 +26,11 @@ class Prefetch(Generic[T]):
 
     def next(self) -> T:
         begin = time.monotonic()
-        made, error = self._queue.get()
+        batch, error = self._queue.get()
         self.waited += time.monotonic() - begin
         if error is not None:
             raise error
-        return made  # type: ignore[return-value]
+        return batch  # type: ignore[return-value]
 
     def close(self) -> None:
         self._closed.set()

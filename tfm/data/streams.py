@@ -72,14 +72,14 @@ class TextStream(Corpus):
         return Part(f"{digest(path)} {begin} {end}", size)
 
     def _span(self, split: str) -> Span:
-        name, held = self.named[split], not _is_file(self.named["valid"])
+        name, cut_off = self.named[split], not _is_file(self.named["valid"])
         if not name:
             raise UserError(f"text: there is no {split!r} split: write {split}=… for its file")
         source = name if _is_file(name) else self.named["train"]
         if not source:
             raise UserError("text: there is no 'train' split: write train=… for its file")
         path = find("text", str(source))
-        if not held or split == "test":
+        if not cut_off or split == "test":
             return Span(path, 0, None)
         cut, lines = _cut(path, float(self.named["valid"]), digest(path))
         return Span(path, 0, cut) if split == "train" else Span(path, cut, None, lines)
@@ -173,11 +173,11 @@ def _is_file(name: str | float) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _cut(path: pathlib.Path, held: float, _: str) -> tuple[int, int]:
+def _cut(path: pathlib.Path, share: float, _: str) -> tuple[int, int]:
     """Where the last share of a text begins, at a line if there are lines; and the lines before."""
     size = content_size(path)
     with open_file(path) as file:
-        place = int(size * (1 - held))
+        place = int(size * (1 - share))
         file.seek(place)
         file.readline()
         cut = file.tell()
@@ -185,7 +185,7 @@ def _cut(path: pathlib.Path, held: float, _: str) -> tuple[int, int]:
             file.seek(place)
             cut = place + next((i for i, b in enumerate(file.read(4)) if b & 0xC0 != 0x80), 0)
         if not 0 < cut < size:
-            raise UserError(f"text: {path} is too short to hold out valid={held} of it")
+            raise UserError(f"text: {path} is too short to hold out valid={share} of it")
         file.seek(0)
         sizes = [min(LONG, cut - begin) for begin in range(0, cut, LONG)]
         return cut, sum(file.read(size).count(b"\n") for size in sizes)
@@ -193,25 +193,25 @@ def _cut(path: pathlib.Path, held: float, _: str) -> tuple[int, int]:
 
 def pieces(span: Span, bad: Bad, meter: Meter) -> Iterator[str]:
     """Lines with their ends; one that is very long comes in parts."""
-    line, told, rest = span.lines + 1, 0, b""
+    line, unreported, rest = span.lines + 1, 0, b""
     left = sys.maxsize if span.end is None else span.end - span.begin
     try:
         with open_file(span.path) as file:
             file.seek(span.begin)
             while left > 0 and (new := file.readline(min(LONG, left))):
                 left -= len(new)
-                told += len(new)
+                unreported += len(new)
                 new, rest = _characters(rest + new)
                 text = decoded(new, Place(str(span.path), line), bad)
                 line += new.endswith(b"\n")
                 if text:
                     yield text
-                if told > 1 << 18:
-                    meter(told)
-                    told = 0
+                if unreported > 1 << 18:
+                    meter(unreported)
+                    unreported = 0
     except (OSError, EOFError) as e:
         raise UserError(f"cannot read {span.path}: {e}") from e
-    meter(told)
+    meter(unreported)
     if rest:
         decoded(rest, Place(str(span.path), line), bad)
 

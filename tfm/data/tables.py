@@ -51,9 +51,9 @@ class Files(Records):
 
     def part(self, split: str) -> Part:
         paths, share = self._paths(split), self._share(split)
-        held = "" if share is None else f" {split} {share}"
+        suffix = "" if share is None else f" {split} {share}"
         size = sum(path.stat().st_size for path in paths)
-        return Part(" ".join(map(digest, paths)) + held, size)
+        return Part(" ".join(map(digest, paths)) + suffix, size)
 
     def records(self, split: str, bad: Bad, meter: Meter) -> Iterator[Record]:
         share = self._share(split)

@@ -149,13 +149,13 @@ class Prepared:
         name, size = self.split(split), self.part(split).size
         with _quiet():
             source = self.builder().as_data_source(split=name)
-        told = 0
+        counted = 0
         for number in range(len(source)):
             yield Place(f"{self.name} {name}", number + 1), source[number]
             if number % 256 == 0:
-                meter(size * number // len(source) - told)
-                told = size * number // len(source)
-        meter(size - told)
+                meter(size * number // len(source) - counted)
+                counted = size * number // len(source)
+        meter(size - counted)
 
 
 @functools.lru_cache(maxsize=16)

@@ -187,10 +187,10 @@ class Writer:
             inputs["vector_BD"] = np.asarray([one.vector for one in filled], np.float32)
         wanted_B = np.arange(size) < len(prompts)
         # Whether padding is told follows from the family alone, or a batch would compile anew.
-        told = pads(self.spec) and self.spec.family not in READS_SOURCE
+        gives_valid = pads(self.spec) and self.spec.family not in READS_SOURCE
         start = Start(
             jnp.asarray(prompt_BT),
-            jnp.asarray(valid_BT) if told else None,
+            jnp.asarray(valid_BT) if gives_valid else None,
             jnp.asarray(wanted_B),
             jax.tree.map(jnp.asarray, inputs),
             self.prefix,

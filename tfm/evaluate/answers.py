@@ -44,10 +44,12 @@ def find_shown_answer(objective: Objective, dataset: Dataset, size: int) -> str 
         if getattr(examples, name) is not None:
             others.append((name, _other_answers(examples, name, special)))
     for what, other in others:
-        made = prepare(other)
-        for name, changed in _differences(batch, made).items():
+        other_batch = prepare(other)
+        for name, changed in _differences(batch, other_batch).items():
             if name == objective.labels_in:  # shifted: at its place it is not yet known
-                changed[:, 1:] &= np.asarray(made.inputs[name])[:, 1:] != made.labels[:, :-1]
+                changed[:, 1:] &= (
+                    np.asarray(other_batch.inputs[name])[:, 1:] != other_batch.labels[:, :-1]
+                )
             if changed.any():
                 row, *place = (int(x) for x in np.argwhere(changed)[0])
                 return (

@@ -45,8 +45,8 @@ def sums_of(
         return objective.loss(x, batch, label_smoothing)
 
     def logits(x_BTD: Array) -> Array:
-        made: Any = module.apply(variables, x_BTD, method="logits")
-        return made
+        found: Any = module.apply(variables, x_BTD, method="logits")
+        return found
 
     if x.shape[1] <= chunk:  # one part: nothing is made twice
         return objective.loss(logits(x), batch, label_smoothing)

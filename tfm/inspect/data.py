@@ -176,8 +176,8 @@ def batches(run: RunSpec, dataset: Dataset) -> str:
         sizes = " + ".join(str(x.shape[1]) for x in tokens or [batch.labels] if x.ndim > 1)
         often = f" ({share:.0%})" if len(kinds) > 1 else ""
         shown.append(f"{len(batch.weights)} × {sizes}{often}" if sizes else f"{len(batch.weights)}")
-    made = (train_batch(objective, dataset, plan, run.seed, step) for step in range(STEPS))
-    read = np.sum([read_of(batch) for batch in made], 0)
+    batches = (train_batch(objective, dataset, plan, run.seed, step) for step in range(STEPS))
+    read = np.sum([read_of(batch) for batch in batches], 0)
     return f"{', '.join(shown)}; {read[1] / max(read[0], 1):.1%} of the tokens are padding"
 
 

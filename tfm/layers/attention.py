@@ -253,18 +253,18 @@ class MultiHeadAttention(nn.Module):
             return_stages=details,
             **options,
         )
-        made: Intermediates = {}
+        intermediates: Intermediates = {}
         if details:
             out_BTHE, steps = found
-            made = {"q_BTHK": q_BTHK, "k_BSGK": k_BSGK, "v_BSGE": v_BSGE, **steps}
-            made["heads_BTHE"] = out_BTHE
+            intermediates = {"q_BTHK": q_BTHK, "k_BSGK": k_BSGK, "v_BSGE": v_BSGE, **steps}
+            intermediates["heads_BTHE"] = out_BTHE
         elif return_weights:
-            out_BTHE, made["weights_BHTS"] = found
+            out_BTHE, intermediates["weights_BHTS"] = found
         else:
             out_BTHE = found
         if "out" in self.spec.projections:
-            return self.out(out_BTHE), made
-        return out_BTHE.reshape(*out_BTHE.shape[:2], -1), made
+            return self.out(out_BTHE), intermediates
+        return out_BTHE.reshape(*out_BTHE.shape[:2], -1), intermediates
 
     def _place(
         self, name: str, x_BTHK: Array, pos_BT: Array | None, shared: Mapping[str, Array] | None
@@ -285,9 +285,9 @@ class MultiHeadAttention(nn.Module):
         key = self.query if self.spec.share_qk else self.key
         known = {"query": self.query, "key": key, "value": self.value}
         weights = {id(own): own for name in names if (own := known[name]) is not None}
-        made = dict(zip(weights, self._products(x_BTD, list(weights.values())), strict=True))
+        projected = dict(zip(weights, self._products(x_BTD, list(weights.values())), strict=True))
         return [
-            self._cut(x_BTD, name) if known[name] is None else made[id(known[name])]
+            self._cut(x_BTD, name) if known[name] is None else projected[id(known[name])]
             for name in names
         ]
 

@@ -43,12 +43,17 @@ class LinearAttention(nn.Module):
             dims.width, axes=2, use_bias=False, kernel_init=dims.residual_init, name="out"
         )
         y_BTD = out(out_BTHE.astype(x_BTD.dtype))
-        made = {}
+        intermediates = {}
         if "details" in context.capture and cache is None:
             weights_BHTS = _weights(q_BTHK, k_BTHK, dims.causal)
-            made = {"q_BTHK": q_BTHK, "k_BSGK": k_BTHK, "v_BSGE": v_BTHE, "heads_BTHE": out_BTHE}
-            made |= {"weights_BHTS": weights_BHTS}
-        return y_BTD, None if cache is None else state, Auxiliary(intermediates=made)
+            intermediates = {
+                "q_BTHK": q_BTHK,
+                "k_BSGK": k_BTHK,
+                "v_BSGE": v_BTHE,
+                "heads_BTHE": out_BTHE,
+            }
+            intermediates |= {"weights_BHTS": weights_BHTS}
+        return y_BTD, None if cache is None else state, Auxiliary(intermediates=intermediates)
 
     def _head_width(self) -> int:
         if self.dims.width % self.heads:

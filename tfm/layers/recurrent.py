@@ -351,10 +351,11 @@ class RecurrentMixer(nn.Module):
         shown = "details" in context.capture
         capture = ("states", "gates") if shown and CELLS[self.cell].gates else ()
         x_BTH, last, found = stack(x_BTD, valid_BT=context.valid_BT, start=start, capture=capture)
-        made = {name.replace("_NB", "_B"): x[0] for name, x in found.items()}
-        made = {f"cell_{name}" if name == "states_BTH" else name: x for name, x in made.items()}
+        intermediates = {name.replace("_NB", "_B"): x[0] for name, x in found.items()}
+        if "states_BTH" in intermediates:
+            intermediates["cell_states_BTH"] = intermediates.pop("states_BTH")
         out = self.dims.dense(self.dims.width, kernel_init=self.dims.residual_init, name="out")
-        auxiliary = Auxiliary(intermediates=made)
+        auxiliary = Auxiliary(intermediates=intermediates)
         return out(x_BTH), None if cache is None else last[0][0], auxiliary
 
     def init_cache(self, batch: int, length: int) -> Cache:

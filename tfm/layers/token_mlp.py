@@ -36,12 +36,12 @@ class TokenMLP(nn.Module):
         if self.hidden is None:
             own = PositionMap(longest, longest, init, causal, name="map")
             y_BTD = own(x_BTD)
-            made = {}
+            intermediates = {}
             if "details" in context.capture:  # what each position weighs: y of one-hot vectors
                 weights_1TS = own(jnp.eye(length)[None])[:, :length]
                 weights_BHTS = jnp.broadcast_to(weights_1TS, (len(x_BTD), length, length))[:, None]
-                made = {"weights_BHTS": weights_BHTS}
-            return y_BTD[:, :length], cache, Auxiliary(intermediates=made)
+                intermediates = {"weights_BHTS": weights_BHTS}
+            return y_BTD[:, :length], cache, Auxiliary(intermediates=intermediates)
         up = PositionMap(longest, self.hidden, self.dims.kernel_init, name="up")
         down = PositionMap(self.hidden, longest, init, name="down")
         return down(ACTIVATIONS["gelu"](up(x_BTD)))[:, :length], cache, Auxiliary()

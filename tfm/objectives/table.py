@@ -42,8 +42,8 @@ OBJECTIVES: dict[str, Objective | Callable[..., Objective]] = {
 
 def accepting(dataset: Dataset) -> list[str]:
     """The objectives by which a data set can be shown."""
-    made = {name: x if isinstance(x, Objective) else x() for name, x in OBJECTIVES.items()}
-    return [name for name, objective in made.items() if objective.refuses(dataset) is None]
+    objectives = {name: x if isinstance(x, Objective) else x() for name, x in OBJECTIVES.items()}
+    return [name for name, objective in objectives.items() if objective.refuses(dataset) is None]
 
 
 def check_same_ids(

@@ -74,8 +74,8 @@ def _go_on(
         return jnp.argmax(log_p_CV, -1), jnp.max(log_p_CV, -1)
 
     for at in range(begin, tokens_CT.shape[1]):
-        made = step(loaded.variables, inputs, tokens_CT, at)
-        next_C, log_p_C = (np.asarray(x) for x in made)
+        outputs = step(loaded.variables, inputs, tokens_CT, at)
+        next_C, log_p_C = (np.asarray(x) for x in outputs)
         for one, id_, log_p in zip(found, next_C, log_p_C, strict=True):
             if at == begin or one.ids[-1] != words.special.eos:
                 one.ids.append(int(id_))

@@ -71,11 +71,11 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
     def run(variables: Any, inputs: Any, capture: tuple[str, ...]) -> Any:
         return loaded.model.apply(variables, **inputs, capture=capture)
 
-    out, made = run(loaded.variables, passage.inputs, names)
-    made.pop("losses", None)
-    sides = {spec.family: made}
+    out, intermediates = run(loaded.variables, passage.inputs, names)
+    intermediates.pop("losses", None)
+    sides = {spec.family: intermediates}
     if spec.family in WRITERS:  # which jax.jit returns in the order of the alphabet
-        sides = {side: made[side] for side in ("encoder", "decoder")}
+        sides = {side: intermediates[side] for side in ("encoder", "decoder")}
     kept = {side: _kept(arrays, side, layers) for side, arrays in sides.items()}
     if isinstance(spec, SeqToSeqSpec):
         sites = _alignment(spec, kept["decoder"])
@@ -89,10 +89,10 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
 def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arrays:
     """The example's arrays, without its axis, as float32; of layers, those that are wanted."""
     found = {}
-    for name, made in arrays.items():
+    for name, array in arrays.items():
         stem, _, axes = name.rpartition("_")
-        real = jnp.issubdtype(made.dtype, jnp.floating)
-        x = np.asarray(made.astype(jnp.float32) if real else made)
+        real = jnp.issubdtype(array.dtype, jnp.floating)
+        x = np.asarray(array.astype(jnp.float32) if real else array)
         if axes.startswith("N"):
             beyond = [n for n in layers or () if n >= len(x)]
             if beyond:

@@ -61,9 +61,9 @@ def main(argv: Sequence[str]) -> None:
     if len({one.name for one in found}) < len(found):
         for one, run in zip(found, runs, strict=True):
             one.name = str(run.folder)
-    made, notes = page(found)
+    html, notes = page(found)
     out = pathlib.Path(options.get("out", "explain.html"))
-    _write(out, made.encode())
+    _write(out, html.encode())
     if "npz" in options:
         arrays = {f"{one.name}/{name}" if len(found) > 1 else name: x
                   for one in found for name, x in numbers(one).items()}  # fmt: skip
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         print(f"the numbers are in {path}")
     for note in notes:
         print(note, file=sys.stderr)
-    print(f"open {out} in a browser ({len(made.encode()) / 1e6:.1f} MB)")
+    print(f"open {out} in a browser ({len(html.encode()) / 1e6:.1f} MB)")
 
 
 def _write(path: pathlib.Path, content: bytes) -> None:
