@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tfm import arguments
 from tfm.names import UserError
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.predict import options
@@ -64,17 +63,9 @@ def _head(loaded: Any) -> tuple[str, bool, bool]:
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
+    given = options.parse(argv, __doc__, ("file", "second"))
+    if given is None:
         return
-    given = arguments.split(
-        argv,
-        words=1,
-        most=2,
-        options=(*options.RUN, "file", "second"),
-        flags=("json", "trust"),
-        config=False,
-    )
     texts: list[tuple[str, str | None]] = []
     for line in options.texts_of(given, lines=True):
         first, tab, second = line.partition("\t")

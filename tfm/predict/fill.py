@@ -81,17 +81,9 @@ def _masked(loaded: Any, text: str) -> Row:
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
+    given = options.parse(argv, __doc__, ("file", "top"))
+    if given is None:
         return
-    given = arguments.split(
-        argv,
-        words=1,
-        most=2,
-        options=(*options.RUN, "file", "top"),
-        flags=("json", "trust"),
-        config=False,
-    )
     top = arguments.whole(given, "top", 5)
     texts = options.texts_of(given, lines=True)
     for text in texts:

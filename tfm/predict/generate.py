@@ -21,7 +21,6 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from tfm import arguments
 from tfm.decode.sample import Filters, probabilities
 from tfm.decode.spec import DecodeSpec
 from tfm.names import UserError
@@ -36,17 +35,14 @@ BAR = 20  # characters
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__ + options.SETTINGS_HELP, end="")
-        return
-    given = arguments.split(
+    given = options.parse(
         argv,
-        words=1,
-        most=2,
-        options=(*options.SETTINGS, *options.RUN, "file", "part"),
-        flags=("start", "lines", "json", "distribution", "trust"),
-        config=False,
+        __doc__ + options.SETTINGS_HELP,
+        (*options.SETTINGS, "file", "part"),
+        ("start", "lines", "distribution"),
     )
+    if given is None:
+        return
     settings = options.settings_of(given)
     if "start" in given.flags:
         if len(given.words) > 1 or "file" in given.options or "lines" in given.flags:

@@ -63,17 +63,9 @@ def _near(word: str, ids: dict[str, int]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
+    given = options.parse(argv, __doc__, ("top",), ("analogy",))
+    if given is None:
         return
-    given = arguments.split(
-        argv,
-        words=1,
-        most=2,
-        options=(*options.RUN, "top"),
-        flags=("analogy", "json", "trust"),
-        config=False,
-    )
     asked = " ".join(given.words[1:]).split()
     wanted = 3 if "analogy" in given.flags else 1
     if len(asked) != wanted:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from tfm import arguments
 from tfm.arguments import Arguments
 from tfm.decode.spec import DecodeSpec, decoding_settings
 from tfm.names import UserError
@@ -28,6 +29,24 @@ SETTINGS_HELP = """\
   --checkpoint=best       or last
   --trust                 code that the run folder holds may be run
 """
+
+
+def parse(
+    argv: Sequence[str], doc: str | None, options: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Arguments | None:
+    """The command line of a verb: a run, a text, its options and flags. None: its help was asked
+    for, and is printed."""
+    if set(arguments.HELP) & set(argv):
+        print(doc, end="")
+        return None
+    return arguments.split(
+        argv,
+        words=1,
+        most=2,
+        options=(*RUN, *options),
+        flags=(*flags, "json", "trust"),
+        config=False,
+    )
 
 
 def load_run(given: Arguments) -> LoadedRun:

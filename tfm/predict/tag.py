@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tfm import arguments
 from tfm.names import UserError
 from tfm.objectives.tag import Tag
 from tfm.predict import options
@@ -50,12 +49,9 @@ def tag(loaded: Any, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
+    given = options.parse(argv, __doc__, ("file",))
+    if given is None:
         return
-    given = arguments.split(
-        argv, words=1, most=2, options=(*options.RUN, "file"), flags=("json", "trust"), config=False
-    )
     texts = options.texts_of(given, lines=True)
     if not texts[0].strip():
         raise UserError("the text is empty")

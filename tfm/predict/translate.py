@@ -21,17 +21,11 @@ from tfm.run.text import text_writer
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__ + options.SETTINGS_HELP, end="")
-        return
-    given = arguments.split(
-        argv,
-        words=1,
-        most=2,
-        options=(*options.SETTINGS, *options.RUN, "file", "part", "batch"),
-        flags=("json", "trust"),
-        config=False,
+    given = options.parse(
+        argv, __doc__ + options.SETTINGS_HELP, (*options.SETTINGS, "file", "part", "batch")
     )
+    if given is None:
+        return
     settings, batch = options.settings_of(given), arguments.whole(given, "batch", 32)
     texts = options.texts_of(given, lines=True)
     writer = text_writer(options.load_run(given), options.part_of(given))
