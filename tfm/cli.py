@@ -30,6 +30,7 @@ verbs
   bench train        time of a training step, beside plain Flax and PyTorch
   bench data         time to make a batch, beside a model's step
   bench decode       tokens per second, beside transformers on PyTorch
+  bench word2vec     words per second of Word2Vec, beside gensim
   bench compile      compile time of scanned and unrolled layers
   bench growth       time and memory of a step as length, depth, batch, vocabulary, points grow
   bench start        time to the first step, and what a sweep spends besides steps
@@ -69,6 +70,7 @@ BENCHES = {
     "nanogpt": "tfm.bench.nanogpt:main",
     "start": "tfm.bench.start:main",
     "train": "tfm.bench.train:main",
+    "word2vec": "tfm.bench.word2vec:main",
 }
 
 
