@@ -2,13 +2,21 @@
 
 Devlin et al. 2019. The encoder learns to fill in hidden words; then its weights are where two
 classifiers start, beside the same encoder from random weights. The argument is the task and the
-start, with the words of WikiText-2 in all four cases:
+start, with the pieces of words of the pre-trained run in all four cases:
 
   tfm train --config=configs/text/wikitext2.py:masked --workdir=runs/wikitext2_masked
   tfm train --config=configs/text/finetune.py:sst2,pretrained --workdir=runs/sst2_pretrained
   tfm train --config=configs/text/finetune.py:sst2,scratch --workdir=runs/sst2_scratch
 
-Both read the run in runs/wikitext2_masked; PRETRAINED below is where another may be named.
+All read the run in runs/wikitext2_masked; PRETRAINED below is where another may be named. A run
+takes 100 s (SICK) or 200 s (SST-2) on one core. Accuracy at the end on dev or trial, seeds 0, 1, 2:
+
+                      SST-2                    SICK
+  pretrained          0.794  0.807  0.794      0.618  0.622  0.634
+  scratch             0.794  0.795  0.795      0.624  0.650  0.628
+
+So two million words, with other subjects than films and other sentences than captions, do not help:
+the means differ by 0.004 and −0.009. The most frequent answer has 0.509 and 0.564.
 """
 
 import pathlib
