@@ -187,3 +187,25 @@ def test_a_predicate_may_hold_a_traced_number():
         shown = jnp.broadcast_to(jnp.arange(16) < limit, (1, 1, 16, 16))
         plain = jax.grad(lambda q, shown=shown: attend(q, k, v, mask=masks.given(shown)).sum())(q)
         np.testing.assert_allclose(whole, plain, atol=1e-6)
+
+
+def test_what_a_rolling_cache_shows_and_hides():
+    """Of 4 slots, in which positions 8, 9, 6, 7 stand, and 9 new keys from position 10 on. What is
+    visible is what a window shows by position; tiles of new keys beyond it are known."""
+    mask = masks.Rolling(masks.causal() & masks.window(3), slots=4)
+    k_pos = np.array([8, 9, 6, 7, *range(10, 19)])
+    q_pos = np.arange(10, 19)
+    at = At(np.arange(ROWS), np.arange(len(k_pos)), q_pos[None], k_pos[None])
+    shown = np.asarray(mask.visible(at))[0, 0]
+    back = q_pos[:, None] - k_pos[None]
+    np.testing.assert_array_equal(shown, (back >= 0) & (back <= 3))
+    hidden = 0
+    for rows in (range(0, 3), range(3, 6), range(6, 9)):
+        for cols in (range(0, 4), range(4, 7), range(7, 10), range(10, 13)):
+            tile = shown[rows.start : rows.stop, cols.start : cols.stop]
+            known = mask.hides(Span(rows, cols, plain=False))
+            assert not (known and tile.any())
+            hidden += known
+    assert hidden == 4  # three above the diagonal, and the one that lies farthest back
+    empty = At(np.arange(1), np.arange(4), np.array([[1]]), np.array([[0, 1, -2, -1]]))
+    assert np.asarray(mask.visible(empty))[0, 0].tolist() == [[True, True, False, False]]
