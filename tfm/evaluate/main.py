@@ -40,7 +40,8 @@ from tfm.evaluate.baselines import baselines as simple_methods
 from tfm.folder import Folder, without_nonfinite
 from tfm.names import UserError, read
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
-from tfm.run.load import imported_vocabulary, load
+from tfm.run.imported import imported_vocabulary
+from tfm.run.load import load
 from tfm.run.spec import DataSpec
 from tfm.runtime import cache_compilations, check_compiler
 from tfm.spec import to_spec

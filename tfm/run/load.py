@@ -12,12 +12,11 @@ from tfm.checkpoint import Checkpoints, evaluated
 from tfm.config import load as load_config
 from tfm.data import corpus
 from tfm.data.dataset import Dataset
-from tfm.data.published import tokenizer_json
-from tfm.data.tokenizer import Tokenizer
 from tfm.folder import Folder
 from tfm.models import build
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
+from tfm.run.imported import imported_tokenizer
 from tfm.run.spec import RunSpec, of_tree, open_data
 
 
@@ -96,22 +95,6 @@ class LoadedRun:
         if self.data["train"].decode is None:
             raise UserError(f"{self.folder} has no tokenizer: its data are ids")
         return self.data["train"]
-
-
-def imported_tokenizer(folder: pathlib.Path) -> pathlib.Path:
-    return folder / "tokenizer" / "tokenizer.json"
-
-
-def imported_vocabulary(folder: pathlib.Path) -> str | None:
-    """What the ids of an imported model stand for, as a run would save it."""
-    if not imported_tokenizer(folder).is_file():
-        return None
-    return corpus.vocabulary_of(read_tokenizer(folder), None)
-
-
-def read_tokenizer(folder: pathlib.Path) -> Tokenizer:
-    """Of an imported model, as one of ours."""
-    return tokenizer_json(str(imported_tokenizer(folder))).make(iter(()))
 
 
 def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = False) -> LoadedRun:

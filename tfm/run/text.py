@@ -18,7 +18,7 @@ from tfm.names import UserError
 from tfm.objectives.next_token import NextToken
 from tfm.objectives.prefix_lm import PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq
-from tfm.run.load import read_tokenizer
+from tfm.run.imported import read_tokenizer
 from tfm.spec import to_spec
 
 IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id")  # as Hugging Face calls them

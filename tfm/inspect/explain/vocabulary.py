@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from tfm.data.dataset import Dataset, Special
 from tfm.data.tokenizer import Tokenizer
 from tfm.names import UserError
-from tfm.run.load import LoadedRun, imported_tokenizer, read_tokenizer
+from tfm.run.imported import imported_tokenizer, read_tokenizer
+from tfm.run.load import LoadedRun
 from tfm.run.text import id_name, token_names
 
 MASKS = ("[MASK]", "<mask>")  # how a person writes the token that is to be filled in
