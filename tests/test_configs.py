@@ -128,6 +128,7 @@ def test_a_run_is_complete(name):
     stem = pathlib.Path(name).name
     others = {
         "nanogpt": ("characters",),
+        "alignment": ("english_french",),
         "copy_or_reverse": ("mixture", "copy", "reverse"),
         **dict.fromkeys(("sick", "sst2", "finetune"), ("table",)),
         "translation": ("parallel",),
