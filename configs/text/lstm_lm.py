@@ -14,11 +14,11 @@ from the state that the step before left (train.carry), without a gradient into 
 It took 138 minutes on one core of a busy machine. Perplexity, untied, seed 0: 148.3 in validation
 (236.0, 187.2, 164.1, 157.4 and 150.8 after the epochs before), and 135.9 on the test text. A user
 of the example reports test perplexities of 142.1 untied and 130.3 tied for its six epochs
-(pytorch/examples, issue 415). `tied` was not run. What differs here: their learning rate is divided by 4 after an
-epoch without a lower validation loss, ours stays at 20. Their LSTM has two biases for each gate,
-which together move twice as fast as our one; its weights begin uniform in ±0.07, ours in ±0.1, and
-orthogonal between states. Their tied head has a bias, ours has none. To evaluate, they carry the
-state through ten streams; we evaluate windows of 2,000 tokens, each from a state of zero.
+(pytorch/examples, issue 415). `tied` was not run. What differs here: their learning rate is divided
+by 4 after an epoch without a lower validation loss, ours stays at 20. Their LSTM has two biases for
+each gate, which together move twice as fast as our one; its weights begin uniform in ±0.07, ours in
+±0.1, and orthogonal between states. Their tied head has a bias, ours has none. To evaluate, they
+carry the state through ten streams; we evaluate windows of 2,000 tokens, each from a state of zero.
 """
 
 from ml_collections import ConfigDict
