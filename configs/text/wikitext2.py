@@ -18,7 +18,7 @@ what is hidden, without sentinels; what single tokens reach on the same targets,
 
             model    unigram   trigram   minutes
   next      184.4    965.0     248.9     20
-  prefix    PREFIX
+  prefix    233.2    966.5     248.4     11
   masked     51.9    684.1      82.5     35
   span      353.2    653.8      73.4      7
   ul2       725.8    973.5     249.8     11

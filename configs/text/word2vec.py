@@ -15,8 +15,9 @@ subsampling 1e-3, words that occur 5 times, 5 epochs, rate 0.025 → 0.0001):
   tfm       0.349  0.360  0.348    0.352   0.195        151,000
   gensim    0.311  0.327  0.340    0.326   0.194        255,000
 
-Speeds are over seconds of CPU time, on a machine that was busy; with two cores they were not
-measured. cbow was not run.
+Those speeds are over seconds of CPU time, on a machine that was busy. `tfm bench word2vec`, on two
+cores of an AMD EPYC: 258,000 words per second, and gensim 587,000 with two workers (0.43 times as
+fast, quartiles 0.41–0.44). cbow was not run.
 
 SGD with word2vec.c's rate for each pair works in batches if no vector moves too far at once: a
 frequent word is in very many pairs of a batch, so the gradient of each vector is clipped. Without
