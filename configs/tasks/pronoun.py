@@ -10,11 +10,11 @@ decides. The argument is the model:
   tfm train --config=configs/tasks/pronoun.py:encoder --workdir=runs/pronoun
   tfm explain runs/pronoun "the animal did not cross the street because it was too tired"
 
-A run takes a minute on one core. Right nouns of 500 in validation (seed 0): encoder 1.000,
-left_to_right 0.474, left_to_right,last 1.000. There is one head in each layer: that of layer 1
-looks from "it" most at the noun that it stands for in 84 % of 300 test sentences, with a mean
-weight of 0.82 (with two or four heads the best has 77 % and 63 %). The page names such a head when
-"it" and the noun are pinned.
+A run takes a minute on one core. Right nouns of 500 in validation (seed 0), with four heads in each
+layer: encoder 1.000, left_to_right 0.474, left_to_right,last 1.000; the encoder with one head, as
+it is here, 1.000. Its head of layer 1 looks from "it" most at the noun that it stands for in 84 %
+of 300 test sentences, with a mean weight of 0.82 (with two or four heads the best has 77 % and
+63 %). The page names such a head when "it" and the noun are pinned.
 """
 
 from ml_collections import ConfigDict
