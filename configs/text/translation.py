@@ -23,7 +23,7 @@ SMALL = {
     "max_length": 256,
     "attention": {"heads": 8},
     "feedforward": {"width": 512},
-    "dropout": {"embedding": 0.1, "residual": 0.1},
+    "dropout": {"embedding": 0.2, "residual": 0.2},
 }
 TRANSFORMER = {
     **SMALL,

@@ -16,12 +16,12 @@ transformers = pytest.importorskip(
 VOCAB, END, PAD, NEW = 24, 5, 0, 9
 KINDS = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=2, n_head=2)
+        transformers.GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=16, n_layer=2, n_head=2)
     ),
     "llama": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=32,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
         )
     ),
     "t5": lambda: transformers.T5ForConditionalGeneration(
@@ -39,6 +39,7 @@ SEARCHES = [
     dict(beams=3, length_penalty=2.0, stopping="never"),
     dict(beams=4, length_penalty=-0.5),
     dict(beams=3, repetition_penalty=1.3),
+    dict(beams=4, max_new=40, stopping="never"),  # the cache is moved in several chunks
 ]
 EARLY = {"estimate": False, "full": True, "never": "never"}
 RNG = np.random.default_rng(0)
@@ -66,7 +67,7 @@ def both(request, tmp_path_factory):
 def test_generate_gives_the_same(both, search):
     kind, model, writer = both
     rows = EVEN if "repetition_penalty" in search else ROWS
-    settings = DecodeSpec(max_new=NEW, **search, n_best=search.get("beams", 1))
+    settings = DecodeSpec(**{"max_new": NEW, **search}, n_best=search.get("beams", 1))
     found = writer.write(
         [Prompt([PAD], row) if kind == "t5" else Prompt(row) for row in rows], settings
     )
@@ -89,7 +90,7 @@ def test_generate_gives_the_same(both, search):
         torch.tensor(padded),
         attention_mask=torch.tensor(there),
         do_sample=False,
-        max_new_tokens=NEW,
+        max_new_tokens=settings.max_new,
         num_beams=beams,
         eos_token_id=END,
         pad_token_id=PAD,

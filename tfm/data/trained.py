@@ -121,14 +121,19 @@ def words(
     return Maker(make)
 
 
-def bpe(vocab: int = 8000, min_count: int = 2, lower: bool = False) -> Maker:
+def bpe(
+    vocab: int = 8000, min_count: int = 2, lower: bool = False, split_han: bool = False
+) -> Maker:
     """Byte-pair encoding over bytes, as GPT-2 has it: any text comes back.  Sennrich et al. 2016;
-    Radford et al. 2019, §2.2."""
+    Radford et al. 2019, §2.2. With `split_han`, no piece joins two Chinese characters."""
     whole("bpe", "vocab", vocab, 260)
     whole("bpe", "min_count", min_count, 1)
 
     def make(texts: Iterator[str]) -> Tokenizer:
         rules = _byte_level(Rules(models.BPE()))
+        if split_han:
+            by_sign = pre_tokenizers.Split(Regex(f"[{HAN}]"), "isolated")
+            rules.pre_tokenizer = pre_tokenizers.Sequence([by_sign, rules.pre_tokenizer])
         if lower:
             rules.normalizer = normalizers.Lowercase()
         trainer = trainers.BpeTrainer(

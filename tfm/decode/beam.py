@@ -15,8 +15,10 @@ from jax import numpy as jnp
 
 from tfm.decode.sample import penalised
 from tfm.decode.start import Start, prefill, programs
+from tfm.layers.cache import BY_POSITION
 
 LOW = -1e9  # of what must not be chosen
+CHUNK = 16  # positions of a cache that are moved at a time
 # What of a cache is the same for all beams of a row, and is never moved.
 SHARED = {"source", "source_valid_BS", "keys_values", "context_BE", "count_B", "prefix_B"}
 
@@ -35,20 +37,22 @@ class Sequences(struct.PyTreeNode):
     logprobs_BKN: Array
     score_BK: Array
 
-    def take(self, place_BJ: Array) -> "Sequences":
-        """Some of them."""
-        return jax.tree.map(lambda x: _take(x, place_BJ), self)
+
+class Finished(struct.PyTreeNode):
+    """The best K that ended, with scores that are normalised by length."""
+
+    best: Sequences
+    length_BK: Array  # their end included
+    real_BK: Array  # False where there is none as yet
 
 
 class Beams(struct.PyTreeNode):
-    """What the loop carries. `running.score_BK` are sums of log-probabilities, `best.score_BK` are
-    normalised by length. Rows that are not `open_B` take no more."""
+    """What the loop carries. `running.score_BK` are sums of log-probabilities. Rows that are not
+    `open_B` take no more."""
 
     cache: Any  # of B·K rows
     running: Sequences
-    best: Sequences
-    length_BK: Array  # of `best`, their end included
-    finished_BK: Array  # whether there is one at all
+    finished: Finished
     open_B: Array
     stop: Array
     step: Array
@@ -58,94 +62,156 @@ class Beams(struct.PyTreeNode):
     def over(self) -> bool:
         return bool(self.stop)
 
+    def differ(self, count_N: Array) -> tuple[Array, Array]:
+        """From which position on, and up to which, tokens in the cache differ between the beams of
+        a row; `count_N` are there."""
+        tokens_BKN = self.running.tokens_BKN
+        differ_BN = jnp.any(tokens_BKN != tokens_BKN[:, :1], 1)
+        place_BN = jnp.where(differ_BN, jnp.arange(tokens_BKN.shape[2])[None], self.step)
+        count_BK = count_N.reshape(tokens_BKN.shape[:2])
+        return jnp.min(count_BK[:, 0] - self.step + jnp.min(place_BN, 1)), jnp.max(count_N)
+
 
 def _take(x_BK: Array, place_BJ: Array) -> Array:
     return jnp.take_along_axis(x_BK, place_BJ.reshape(*place_BJ.shape, *(1,) * (x_BK.ndim - 2)), 1)
 
 
-def _is_shared(path: Any) -> bool:
-    return any(getattr(key, "key", getattr(key, "name", None)) in SHARED for key in path)
+def _names(path: Any) -> set[str]:
+    """Of an array in a cache and of what holds it."""
+    return {getattr(key, "key", getattr(key, "name", "")) for key in path}
 
 
-def _moved(cache: Any, from_BK: Array) -> Any:
-    """The cache of the beams that run on. Their sources are the same."""
-    rows = jnp.arange(from_BK.shape[0])[:, None] * from_BK.shape[1] + from_BK
+def _moved(state: Beams, from_BK: Array) -> Any:
+    """The cache of the beams that run on. Their sources are the same. So are the keys and values of
+    all tokens before the first one in which beams differ: only later ones are moved, some positions
+    at a time, since a copy of all takes a third of a step."""
+    rows_N = (jnp.arange(from_BK.shape[0])[:, None] * from_BK.shape[1] + from_BK).ravel()
+    leaves, tree = jax.tree_util.tree_flatten_with_path(state.cache)
+    rolling = getattr(state.cache, "rolling", False)
+    whole: dict[int, Array] = {}
+    in_chunks: dict[int, Array] = {}
+    for number, (path, x) in enumerate(leaves):
+        if not _names(path) & SHARED:
+            by_position = _names(path) & BY_POSITION and not rolling and x.shape[-1] % CHUNK == 0
+            (in_chunks if by_position else whole)[number] = x
 
-    def move(path: Any, x: Array) -> Array:
-        return x if _is_shared(path) else jnp.take(x, rows.ravel(), axis=0, mode="clip")
+    def move(x: Array) -> Array:
+        return jnp.take(x, rows_N, axis=0, mode="clip")
 
-    return jax.tree_util.tree_map_with_path(move, cache)
+    def move_chunk(number: Array, arrays: Any) -> Any:
+        start = number * CHUNK
+        parts = {i: move(lax.dynamic_slice_in_dim(x, start, CHUNK, -1)) for i, x in arrays.items()}
+        return {
+            i: lax.dynamic_update_slice_in_dim(x, parts[i], start, -1) for i, x in arrays.items()
+        }
+
+    moved = {i: move(x) for i, x in whole.items()}
+    if in_chunks:
+        first, end = state.differ(state.cache.count_B)
+        moved |= lax.fori_loop(first // CHUNK, -(-end // CHUNK), move_chunk, in_chunks)
+    return jax.tree.unflatten(tree, [moved.get(i, x) for i, (_, x) in enumerate(leaves)])
+
+
+class Candidates(NamedTuple):
+    """C continuations of each row by one token: of which beam, by which token."""
+
+    from_BC: Array
+    token_BC: Array
+    logprob_BC: Array  # of the token
+    score_BC: Array  # sum of the log-probabilities of the whole
+
+    def take(self, place_BJ: Array) -> "Candidates":
+        """Some of them."""
+        return Candidates(*(jnp.take_along_axis(x, place_BJ, 1) for x in self))
+
+    def after(self, running: Sequences, step: Array) -> Sequences:
+        """The whole sequences."""
+
+        def put(x_BKN: Array, x_BC: Array) -> Array:
+            x_BCN = _take(x_BKN, self.from_BC)
+            return lax.dynamic_update_slice(
+                x_BCN, x_BC[..., None].astype(x_BKN.dtype), (0, 0, step)
+            )
+
+        return Sequences(
+            put(running.tokens_BKN, self.token_BC),
+            put(running.logprobs_BKN, self.logprob_BC),
+            self.score_BC,
+        )
 
 
 def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopping: str) -> Beams:
     """The state after one token more."""
-    length_penalty, repetition_penalty = numbers
-    running, best, step = state.running, state.best, state.step
-    batch, beams, new = running.tokens_BKN.shape
+    step = state.step
+    batch, beams, new = state.running.tokens_BKN.shape
     logprob_BKV = jax.nn.log_softmax(logits_NV.astype(jnp.float32)).reshape(batch, beams, -1)
-    logprob_BKV = penalised(logprob_BKV, state.seen_BKV, repetition_penalty)
+    logprob_BKV = penalised(logprob_BKV, state.seen_BKV, numbers.repetition_penalty)
     vocab = logprob_BKV.shape[-1]
-    total_BKV = running.score_BK[..., None] + logprob_BKV
+    total_BKV = state.running.score_BK[..., None] + logprob_BKV
     count = min(max(2, 1 + len(end_E)) * beams, beams * vocab)
     score_BC, place_BC = lax.top_k(total_BKV.reshape(batch, -1), count)
-    from_BC, token_BC = place_BC // vocab, place_BC % vocab
     logprob_BC = jnp.take_along_axis(logprob_BKV.reshape(batch, -1), place_BC, 1)
-
-    def put(x_BKN: Array, x_BC: Array) -> Array:
-        x_BCN, x_BC1 = _take(x_BKN, from_BC), x_BC[..., None].astype(x_BKN.dtype)
-        return lax.dynamic_update_slice(x_BCN, x_BC1, (0, 0, step))
-
-    longer = Sequences(
-        put(running.tokens_BKN, token_BC), put(running.logprobs_BKN, logprob_BC), score_BC
-    )
-    ends_BC = jnp.any(token_BC[..., None] == end_E.reshape(1, 1, -1), -1) | (step + 1 == new)
+    candidates = Candidates(place_BC // vocab, place_BC % vocab, logprob_BC, score_BC)
+    ends_BC = jnp.any(candidates.token_BC[..., None] == end_E.reshape(1, 1, -1), -1)
+    ends_BC |= step + 1 == new
 
     # Those that run on.
     score_BK, place_BK = lax.top_k(jnp.where(ends_BC, score_BC + LOW, score_BC), beams)
-    from_BK = jnp.take_along_axis(from_BC, place_BK, 1)
-    now = longer.take(place_BK).replace(score_BK=score_BK)
+    going = candidates.take(place_BK)._replace(score_BC=score_BK)
     seen_BKV = state.seen_BKV
     if seen_BKV is not None:
-        token_BK = lax.dynamic_index_in_dim(now.tokens_BKN, step, 2, keepdims=False)
-        seen_BKV = _take(seen_BKV, from_BK)
-        seen_BKV |= token_BK[..., None] == jnp.arange(vocab).reshape(1, 1, -1)
+        seen_BKV = _take(seen_BKV, going.from_BC)
+        seen_BKV |= going.token_BC[..., None] == jnp.arange(vocab).reshape(1, 1, -1)
 
-    # Those that are finished.
-    ended_BC = ends_BC & (jnp.arange(count) < beams)[None]
-    closed_B = ~state.open_B
-    if stopping == "full":
-        closed_B |= jnp.all(state.finished_BK, 1)
-    own_BC = score_BC / jnp.power((step + 1).astype(jnp.float32), length_penalty)
-    own_BC += LOW * (closed_B[:, None].astype(jnp.float32) + (~ended_BC).astype(jnp.float32))
-    merged = jax.tree.map(
-        lambda one, other: jnp.concatenate([one, other], 1), best, longer.replace(score_BK=own_BC)
+    # Those that end: in most steps, none.
+    ended_BK = ends_BC[:, :beams]
+    finished = lax.cond(
+        jnp.any(ended_BK),
+        lambda: _finished(
+            state, Candidates(*(x[:, :beams] for x in candidates)), ended_BK, numbers, stopping
+        ),
+        lambda: state.finished,
     )
-    length_BJ = jnp.concatenate([state.length_BK, jnp.full_like(from_BC, step + 1)], 1)
-    finished_BJ = jnp.concatenate([state.finished_BK, ended_BC], 1)
-    _, place_BK = lax.top_k(merged.score_BK, beams)
-    best, finished_BK = merged.take(place_BK), _take(finished_BJ, place_BK)
 
     # Can a row still gain?
     hoped = new if stopping == "never" else step + 1
-    hoped = jnp.where(length_penalty > 0, hoped, step + 1).astype(jnp.float32)
-    hope_B = score_BK[:, 0] / jnp.power(hoped, length_penalty)
-    worst_BK = jnp.where(finished_BK, jnp.min(best.score_BK, 1, keepdims=True), LOW)
+    hoped = jnp.where(numbers.length_penalty > 0, hoped, step + 1).astype(jnp.float32)
+    hope_B = score_BK[:, 0] / jnp.power(hoped, numbers.length_penalty)
+    worst_B1 = jnp.min(finished.best.score_BK, 1, keepdims=True)
+    worst_BK = jnp.where(finished.real_BK, worst_B1, LOW)
     open_B = state.open_B & jnp.any(hope_B[:, None] > worst_BK, 1)
     done_B = ~open_B
     if stopping == "full":
-        done_B |= jnp.all(finished_BK, 1)
-    stop = jnp.all(done_B) | jnp.all(ends_BC)
+        done_B |= jnp.all(finished.real_BK, 1)
     return Beams(
-        _moved(state.cache, from_BK),
-        now,
-        best,
-        _take(length_BJ, place_BK),
-        finished_BK,
-        open_B,
-        stop,
-        step + 1,
-        seen_BKV,
+        cache=_moved(state, going.from_BC),
+        running=going.after(state.running, step),
+        finished=finished,
+        open_B=open_B,
+        stop=jnp.all(done_B) | jnp.all(ends_BC),
+        step=step + 1,
+        seen_BKV=seen_BKV,
     )
+
+
+def _finished(
+    state: Beams, first: Candidates, ended_BK: Array, numbers: Numbers, stopping: str
+) -> Finished:
+    """Those of before, and those of the first K candidates that ended: the best K."""
+    length, before = state.step + 1, state.finished
+    closed_B = ~state.open_B
+    if stopping == "full":
+        closed_B |= jnp.all(before.real_BK, 1)
+    score_BK = first.score_BC / jnp.power(length.astype(jnp.float32), numbers.length_penalty)
+    score_BK += LOW * (closed_B[:, None].astype(jnp.float32) + (~ended_BK).astype(jnp.float32))
+    new = Finished(
+        first._replace(score_BC=score_BK).after(state.running, state.step),
+        jnp.full_like(before.length_BK, length),
+        ended_BK,
+    )
+    both = jax.tree.map(lambda one, other: jnp.concatenate([one, other], 1), before, new)
+    _, place_BK = lax.top_k(both.best.score_BK, ended_BK.shape[1])
+    return jax.tree.map(lambda x: _take(x, place_BK), both)
 
 
 def _begin(
@@ -181,9 +247,11 @@ def _begin(
     state = Beams(
         jax.tree.map(repeated, cache),
         empty,
-        empty.replace(score_BK=jnp.full((batch, beams), LOW)),
-        jnp.zeros((batch, beams), jnp.int32),
-        jnp.zeros((batch, beams), bool),
+        Finished(
+            empty.replace(score_BK=jnp.full((batch, beams), LOW)),
+            jnp.zeros((batch, beams), jnp.int32),
+            jnp.zeros((batch, beams), bool),
+        ),
         start.wanted_B,
         jnp.bool_(False),
         jnp.int32(0),

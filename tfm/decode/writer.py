@@ -255,19 +255,18 @@ class _Batch:
             *(begin, beam.advance, [settings.max_new], (numbers,)),
             stopping=str(settings.stopping),
         )
-        best, length_BK, finished_BK = jax.device_get(
-            (state.best, state.length_BK, state.finished_BK)
-        )
+        finished = jax.device_get(state.finished)
+        best = finished.best
         return [
             [
                 self.writer.continuation(
                     best.tokens_BKN[row, k],
                     best.logprobs_BKN[row, k],
-                    length_BK[row, k],
+                    finished.length_BK[row, k],
                     float(best.score_BK[row, k]),
                 )
                 for k in range(settings.n_best)
-                if finished_BK[row, k]
+                if finished.real_BK[row, k]
             ]
             for row in range(len(self.rows))
         ]

@@ -13,6 +13,8 @@ from jax import numpy as jnp
 from tfm.layers.context import Cache, Context
 from tfm.ops.masks import Mask, Rolling
 
+BY_POSITION = {"k_BGKS", "v_BGES"}  # an entry for each position or slot, in the last axis
+
 
 class Seen(NamedTuple):
     """What the new tokens attend to."""
