@@ -21,10 +21,10 @@ SHAPES = {
 }
 
 
-def get_config(what="lstm,next"):
-    cell, comma, shape = what.partition(",")
+def get_config(argument="lstm,next"):
+    cell, comma, shape = argument.partition(",")
     if not comma:
-        raise UserError(f"rnn.py:{what}: write CELL,SHAPE, as rnn.py:lstm,N:1")
+        raise UserError(f"rnn.py:{argument}: write CELL,SHAPE, as rnn.py:lstm,N:1")
     return ConfigDict({
         "model": dict(
             family="recurrent",

@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from tfm.names import UserError
 
 
-def get_config(what="gru,additive"):
-    cell, comma, score = what.partition(",")
+def get_config(argument="gru,additive"):
+    cell, comma, score = argument.partition(",")
     if not comma:
-        raise UserError(f"seq2seq.py:{what}: write CELL,SCORE, as seq2seq.py:gru,additive")
+        raise UserError(f"seq2seq.py:{argument}: write CELL,SCORE, as seq2seq.py:gru,additive")
     return ConfigDict({
         "model": {
             "family": "seq2seq",

@@ -20,7 +20,7 @@ def split(
     *,
     words: int = 0,
     most: int | None = None,
-    what: str = "folder",
+    kind: str = "folder",
     options: Sequence[str] = (),
     flags: Sequence[str] = (),
     config: bool = True,
@@ -55,9 +55,9 @@ def split(
         given = f": {' '.join(out.words)}" if out.words else ""
         if most > words and len(out.words) > most:
             given += "; a text with spaces stands in quotes"
-        raise UserError(f"{words} {what}(s) wanted, {len(out.words)} given{given}")
+        raise UserError(f"{words} {kind}(s) wanted, {len(out.words)} given{given}")
     if "" in out.words[:words]:
-        raise UserError(f"the name of a {what} is empty")
+        raise UserError(f"the name of a {kind} is empty")
     return out
 
 

@@ -28,7 +28,8 @@ from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NORMS, Norm
 from tfm.names import UserError, read
 from tfm.objectives.table import OBJECTIVES, Objective
-from tfm.ops.masks import MASKS, Mask
+from tfm.ops.mask import Mask
+from tfm.ops.masks import MASKS
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.scores import SCORES, Score
@@ -158,7 +159,7 @@ def own_error(error: BaseException) -> str | None:
 
 
 @contextlib.contextmanager
-def user_code(what: str) -> Iterator[None]:
+def user_code(name: str) -> Iterator[None]:
     """Within it, an error in the user's own code is reported with its file and line."""
     try:
         yield
@@ -166,11 +167,11 @@ def user_code(what: str) -> Iterator[None]:
         raise
     except SyntaxError as e:
         at = f", line {e.lineno}" if e.lineno else ""
-        raise UserError(f"{e.filename or what}{at}: {e.msg}") from e
+        raise UserError(f"{e.filename or name}{at}: {e.msg}") from e
     except Exception as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         where = f"{last.filename}, line {last.lineno}"
-        raise UserError(f"{what} cannot be run: {type(e).__name__}: {e} ({where})") from e
+        raise UserError(f"{name} cannot be run: {type(e).__name__}: {e} ({where})") from e
 
 
 def run_file(path: pathlib.Path) -> types.ModuleType:

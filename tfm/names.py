@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """Something a person wrote cannot work. The message says what, where, and what would."""
+    """Something a person wrote cannot work. The message says kind, where, and kind would."""
 
 
 def suggest(name: object, known: Iterable[object]) -> str:
@@ -30,14 +30,14 @@ def suggest(name: object, known: Iterable[object]) -> str:
     return f"; known: {', '.join(siblings) or 'none'}"
 
 
-def pick(table: Mapping[str, T], name: str, what: str) -> T:
+def pick(table: Mapping[str, T], name: str, kind: str) -> T:
     """`table[name]`, or an error with the nearest valid name."""
     if name in table:
         return table[name]
-    raise UserError(f"unknown {what} {name!r}{suggest(name, table)}")
+    raise UserError(f"unknown {kind} {name!r}{suggest(name, table)}")
 
 
-def read(text: str, table: Mapping[str, Any], what: str) -> Any:
+def read(text: str, table: Mapping[str, Any], kind: str) -> Any:
     """The thing that `text` spells, in Python's own grammar.
 
     `"causal"`, `"window(left=255, right=0)"`, `"causal & (window(left=64) | ~strided(stride=2))"`:
@@ -46,8 +46,8 @@ def read(text: str, table: Mapping[str, Any], what: str) -> Any:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as e:
-        raise UserError(f"{what} {text!r} is not a name or name(option=value): {e.msg}") from None
-    return _build(tree, table, what, text)
+        raise UserError(f"{kind} {text!r} is not a name or name(option=value): {e.msg}") from None
+    return _build(tree, table, kind, text)
 
 
 @functools.cache
@@ -75,49 +75,49 @@ def canonical(text: str, table: Mapping[str, Any]) -> str:
     return ast.unparse(Plain().visit(ast.parse(text.strip(), mode="eval")))
 
 
-def _build(node: ast.expr, table: Mapping[str, Any], what: str, text: str) -> Any:
+def _build(node: ast.expr, table: Mapping[str, Any], kind: str, text: str) -> Any:
     match node:
         case ast.Name(id=name):
-            return _make(pick(table, name, what), name, {}, what)
+            return _make(pick(table, name, kind), name, {}, kind)
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
             if any(k.arg is None for k in keywords):
-                raise UserError(f"{what} {text!r}: write {name}(option=value)")
-            options = {str(k.arg): _literal(k.value, what, text) for k in keywords}
-            return _make(pick(table, name, what), name, options, what)
+                raise UserError(f"{kind} {text!r}: write {name}(option=value)")
+            options = {str(k.arg): _literal(k.value, kind, text) for k in keywords}
+            return _make(pick(table, name, kind), name, options, kind)
         case ast.BinOp(left=a, op=ast.BitAnd() | ast.BitOr() as op, right=b):
             join = operator.and_ if isinstance(op, ast.BitAnd) else operator.or_
-            return _join(join, what, text, *(_build(x, table, what, text) for x in (a, b)))
+            return _join(join, kind, text, *(_build(x, table, kind, text) for x in (a, b)))
         case ast.UnaryOp(op=ast.Invert(), operand=a):
-            return _join(operator.invert, what, text, _build(a, table, what, text))
+            return _join(operator.invert, kind, text, _build(a, table, kind, text))
     raise UserError(
-        f"cannot read {ast.unparse(node)!r} in {what} {text!r}; "
+        f"cannot read {ast.unparse(node)!r} in {kind} {text!r}; "
         "write a name, name(option=value), or these joined with &, | and ~"
     )
 
 
-def _join(join: Callable[..., Any], what: str, text: str, *parts: Any) -> Any:
+def _join(join: Callable[..., Any], kind: str, text: str, *parts: Any) -> Any:
     try:
         return join(*parts)
     except TypeError:
-        raise UserError(f"{what} {text!r}: only masks join with &, | and ~") from None
+        raise UserError(f"{kind} {text!r}: only masks join with &, | and ~") from None
 
 
-def _make(entry: Any, name: str, options: dict[str, Any], what: str) -> Any:
+def _make(entry: Any, name: str, options: dict[str, Any], kind: str) -> Any:
     if not callable(entry) and not options:
         return entry
     takes = inspect.signature(entry).parameters if callable(entry) else {}
     for option, value in options.items():
         if option not in takes:
             hint = suggest(option, takes) if takes else "; it takes none"
-            raise UserError(f"{what} {name!r} has no option {option!r}{hint}")
+            raise UserError(f"{kind} {name!r} has no option {option!r}{hint}")
         if not _fits(value, takes[option].annotation):
-            kind = getattr(takes[option].annotation, "__name__", "a number")
-            raise UserError(f"{what} {name!r}: {option}={value!r} must be {kind}")
+            type_name = getattr(takes[option].annotation, "__name__", "a number")
+            raise UserError(f"{kind} {name!r}: {option}={value!r} must be {type_name}")
     for option, parameter in takes.items():
         if parameter.default is parameter.empty and option not in options:
             if option.rpartition("_")[2].isupper():
-                raise UserError(f"{what} {name!r} needs {option}, an array: the batch brings it")
-            raise UserError(f"{what} {name!r} needs {option}: write {name}({option}=…)")
+                raise UserError(f"{kind} {name!r} needs {option}, an array: the batch brings it")
+            raise UserError(f"{kind} {name!r} needs {option}: write {name}({option}=…)")
     return entry(**options)
 
 
@@ -133,10 +133,10 @@ def _fits(value: Any, annotation: Any) -> bool:
     return type(value) in kinds or (float in kinds and type(value) is int)
 
 
-def _literal(node: ast.expr, what: str, text: str) -> Any:
+def _literal(node: ast.expr, kind: str, text: str) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError:
         raise UserError(
-            f"{ast.unparse(node)!r} in {what} {text!r} is not a number, string, bool or None"
+            f"{ast.unparse(node)!r} in {kind} {text!r} is not a number, string, bool or None"
         ) from None

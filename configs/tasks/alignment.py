@@ -42,8 +42,8 @@ MODELS = {
 LANGUAGES = {"french": "english_french", "chinese": "english_chinese"}
 
 
-def get_config(what="transformer"):
-    model, _, language = what.partition(",")
+def get_config(argument="transformer"):
+    model, _, language = argument.partition(",")
     return ConfigDict({
         "objective": "seq2seq",
         "model": pick(MODELS, model, "model"),

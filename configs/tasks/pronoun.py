@@ -24,8 +24,8 @@ from tfm.names import pick
 VISIBLE = {"encoder": "everything", "left_to_right": "causal"}
 
 
-def get_config(what="encoder"):
-    model, _, at = what.partition(",")
+def get_config(argument="encoder"):
+    model, _, at = argument.partition(",")
     return ConfigDict({
         "objective": "tag",
         "model": {

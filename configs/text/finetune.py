@@ -30,10 +30,10 @@ STEPS = {"sst2": 1200, "sick": 600}
 STARTS = {"pretrained": PRETRAINED, "scratch": None}
 
 
-def get_config(what="sst2,pretrained"):
-    task, comma, start = what.partition(",")
+def get_config(argument="sst2,pretrained"):
+    task, comma, start = argument.partition(",")
     if not comma:
-        raise UserError(f"finetune.py:{what}: write TASK,START, as finetune.py:sst2,pretrained")
+        raise UserError(f"finetune.py:{argument}: write TASK,START, as finetune.py:sst2,pretrained")
     folder = pathlib.Path(__file__).parent
     config = load(str(folder / pick(TASKS, task, "task"))).unlock()
     config.model = load(str(folder / "wikitext2.py:masked")).model

@@ -23,7 +23,6 @@ SMALL = {
     "max_length": 256,
     "attention": {"heads": 8},
     "feedforward": {"width": 512},
-    "dropout": {"embedding": 0.2, "residual": 0.2},
 }
 TRANSFORMER = {
     **SMALL,
@@ -47,30 +46,44 @@ MODELS = {
     "prompt": {**SMALL, "family": "decoder", "layers": 6, "position": {"scheme": "rotary"}},
     "both": TRANSFORMER,
 }
-GERMAN = "parallel(train='multi30k/train', valid='multi30k/val', test='multi30k/test_2016_flickr', "
-CHINESE = (
+MULTI30K = (
+    "parallel(train='multi30k/train', valid='multi30k/val', test='multi30k/test_2016_flickr', "
+)
+TATOEBA = (
     "table(train='tatoeba_zh_en/train.tsv', valid='tatoeba_zh_en/val.tsv', "
     "test='tatoeba_zh_en/test.tsv', "
 )
-PAIRS = {  # to English, and from it
-    "de": (GERMAN + "source='de', target='en')", GERMAN + "source='en', target='de')"),
-    "zh": (CHINESE + "text=1, target=0)", CHINESE + "text=0, target=1)"),
+LANGUAGES = {  # the data to English and from it, what tells the direction, and settings
+    "de": {
+        "pairs": (MULTI30K + "source='de', target='en')", MULTI30K + "source='en', target='de')"),
+        "prefixes": ("to English: ", "to German: "),
+        "tokenizer": "bpe(vocab=8000, lower=True)",
+        "dropout": 0.2,
+        "steps": 2300,  # ten epochs
+    },
+    "zh": {
+        "pairs": (TATOEBA + "text=1, target=0)", TATOEBA + "text=0, target=1)"),
+        "prefixes": ("to English: ", "to Chinese: "),
+        "tokenizer": "bpe(vocab=6000, lower=True, split_han=True)",
+        "dropout": 0.3,
+        "steps": 3000,  # fourteen epochs of short sentences
+    },
 }
-TOLD = {"de": ("to English: ", "to German: "), "zh": ("to English: ", "to Chinese: ")}
 
 
-def get_config(what="transformer"):
-    model, _, language = what.partition(",")
-    pairs = pick(PAIRS, language or "de", "language")
-    dataset, told = pairs[0], TOLD[language or "de"]
-    if model == "both":
-        dataset = f"mixture(parts={pairs!r}, prefixes={told!r})"
+def get_config(argument="transformer"):
+    name, _, language = argument.partition(",")
+    of = pick(LANGUAGES, language or "de", "language")
+    dropout = {"embedding": of["dropout"], "residual": of["dropout"]}
+    dataset = of["pairs"][0]
+    if name == "both":
+        dataset = f"mixture(parts={of['pairs']!r}, prefixes={of['prefixes']!r})"
     return ConfigDict({
-        "objective": "prefix_lm" if model == "prompt" else "seq2seq",
-        "model": pick(MODELS, model, "model"),
+        "objective": "prefix_lm" if name == "prompt" else "seq2seq",
+        "model": {"dropout": dropout, **pick(MODELS, name, "model")},
         "data": {
             "dataset": dataset,
-            "tokenizer": "bpe(vocab=8000, lower=True)",
+            "tokenizer": of["tokenizer"],
             "max_length": 80,
             "max_target": 80,
             "batch": 128,
@@ -83,9 +96,9 @@ def get_config(what="transformer"):
             "weight_decay": 0.01,
         },
         "train": {
-            "steps": 4600 if model == "both" else 2300,
+            "steps": of["steps"],
             "label_smoothing": 0.1,
-            "eval_every": 460,
+            "eval_every": of["steps"] // 5,
             "log_every": 20,
         },
     })  # fmt: skip

@@ -53,9 +53,9 @@ RUNS = {
 }
 
 
-def get_config(what="next"):
-    objective, model, steps = pick(RUNS, what, "objective")
-    pieces = what in ("masked", "span")  # few tokens are predicted: with fewer ids it learns sooner
+def get_config(argument="next"):
+    objective, model, steps = pick(RUNS, argument, "objective")
+    pieces = argument in ("masked", "span")  # few tokens are predicted: with fewer ids it learns sooner
     return ConfigDict({
         "objective": objective,
         "model": model,
@@ -74,6 +74,6 @@ def get_config(what="next"):
             "steps": steps,
             "eval_every": 1000,
             "log_every": 100,
-            "loss_chunk": 16 if what == "masked" else None,
+            "loss_chunk": 16 if argument == "masked" else None,
         },
     })  # fmt: skip

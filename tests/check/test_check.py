@@ -24,7 +24,8 @@ IDEAS = """
     from tfm.layers.context import Auxiliary
     from tfm.layers.mixers import Mixer
     from tfm.layers.norm import Norm
-    from tfm.ops.masks import Mask, mask_dataclass, predicate
+    from tfm.ops.mask import Mask, mask_dataclass
+    from tfm.ops.masks import predicate
     from tfm.ops.normalizers import Normalizer
     from tfm.ops.positions import Position
     from tfm.ops.scores import Score, dot, scaled_dot

@@ -21,7 +21,13 @@ ODD = (
     "🙂👩\u200d👩\u200d👧 \u0000\ufeff\uffff"
 )
 CORPUS = ["the cat sat on the mat", "a dog sat on the cat", "el niño — 你好 世界", "3.14 × 2"] * 20
-EXACT = ["characters", "bytes", "bpe(vocab=300)", "unigram(vocab=300)"]
+EXACT = [
+    "characters",
+    "bytes",
+    "bpe(vocab=300)",
+    "bpe(vocab=300, split_han=True)",
+    "unigram(vocab=300)",
+]
 
 
 def made(text, texts=CORPUS):
@@ -208,6 +214,15 @@ def test_byte_pairs_are_those_of_the_most_frequent_pair():
     texts = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
     tokenizer = made("bpe(vocab=262)", texts)  # 4 special ones, 256 bytes, 2 merges
     assert tokenizer.tokens(tokenizer.encode("lowest")) == ["l", "o", "w", "est"]
+
+
+def test_chinese_characters_that_are_not_joined():
+    def pieces(more):
+        tokenizer = made(f"bpe(vocab=320{more})")
+        return [tokenizer.decode([id_]) for id_ in tokenizer.encode("niño — 你好 世界")]
+
+    assert pieces("")[-2:] == [" 你好", " 世界"]
+    assert pieces(", split_han=True")[-6:] == [" ", "你", "好", " ", "世", "界"]
 
 
 def test_what_is_saved_is_the_same_tokenizer():

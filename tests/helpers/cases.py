@@ -15,7 +15,8 @@ from tests.helpers import oracle
 from tfm.names import UserError, read
 from tfm.ops import masks
 from tfm.ops.attend import attend
-from tfm.ops.masks import MASKS, At
+from tfm.ops.mask import At, Mask
+from tfm.ops.masks import MASKS
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import POSITIONS
 from tfm.ops.scores import SCORES
@@ -135,7 +136,7 @@ def positions(case: Case) -> tuple[np.ndarray, np.ndarray] | None:
     )
 
 
-def mask_of(case: Case) -> masks.Mask:
+def mask_of(case: Case) -> Mask:
     make, _ = MASK_EXAMPLES.get(case.mask, (MASKS.get(case.mask), None))
     return make() if callable(make) else make
 

@@ -8,7 +8,8 @@ from tests.helpers.cases import MASK_EXAMPLES, VALID
 from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.attend import attend
-from tfm.ops.masks import MASKS, At, Span
+from tfm.ops.mask import At, Span
+from tfm.ops.masks import MASKS
 from tfm.ops.positions import POSITIONS
 
 ROWS, COLS = 9, 10

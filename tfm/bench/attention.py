@@ -27,7 +27,8 @@ from tfm.config import from_command_line
 from tfm.help import keys_text
 from tfm.layers.dims import DTYPES
 from tfm.ops.attend import IMPLEMENTATIONS, attend
-from tfm.ops.masks import MASKS, At
+from tfm.ops.mask import At
+from tfm.ops.masks import MASKS
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import shape_of

@@ -41,7 +41,8 @@ from tfm.tables import console, table
 from tfm.train import structure
 
 OURS, THEIRS = "tfm", "gensim"
-WINDOW, NEGATIVES, SUBSAMPLE, MIN_COUNT, WIDTH = 5, 5, 1e-3, 5, 100
+WINDOW, NEGATIVES, SUBSAMPLE, MIN_COUNT, WIDTH = 5, 5, 1e-3, 5, 100  # of both
+LENGTH = 64  # of our rows
 PART = 4096  # words whose time is asked for, about those of one of our batches
 
 
@@ -76,8 +77,14 @@ def ours(files: tuple[str, str]) -> Run:
     keep_memory()
     tree = load(library_config("configs/text/word2vec.py")).to_dict()
     train, valid = files
-    length = tree["data"]["dataset"].partition("length=")[2]
-    tree["data"]["dataset"] = f"text(train={train!r}, valid={valid!r}, length={length}"
+    tree["objective"] = (
+        f"word2vec(kind='skip_gram', window={WINDOW}, negatives={NEGATIVES}, subsample={SUBSAMPLE})"
+    )
+    tree["model"]["width"] = WIDTH
+    tree["data"] |= {
+        "dataset": f"text(train={train!r}, valid={valid!r}, length={LENGTH}, stride={LENGTH + 1})",
+        "tokenizer": f"words(punctuation=False, min_count={MIN_COUNT})",
+    }
     run, data = open_data(read(tree))
     plan, objective = plan_of(run, data["train"]), run.objective.entry
     init, train_step, _ = structure.compiled(run)

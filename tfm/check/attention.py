@@ -13,7 +13,8 @@ from jax.tree_util import Partial
 
 from tfm.check.results import Result, finite, jit, near, normal, start
 from tfm.ops.attend import attend
-from tfm.ops.masks import At, Mask, causal, predicate
+from tfm.ops.mask import At, Mask
+from tfm.ops.masks import causal, predicate
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import Position
 from tfm.ops.scores import SCORES, Score

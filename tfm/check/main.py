@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
         print(__doc__, end="")
         return
-    given = arguments.split(argv, words=1, what="file", flags=("json",), config=False)
+    given = arguments.split(argv, words=1, kind="file", flags=("json",), config=False)
     cache_compilations()
     rows = list(check_file(given.words[0]))
     failed = [(table, name) for table, name, found in rows if found.passed is False]

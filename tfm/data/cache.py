@@ -39,9 +39,9 @@ def folder() -> pathlib.Path:
     return cache_folder() / "data"
 
 
-def key_of(**what: Any) -> str:
+def key_of(**parts: Any) -> str:
     """A hash of what decides the content of an entry."""
-    text = json.dumps({"version": VERSION, **what}, sort_keys=True)
+    text = json.dumps({"version": VERSION, **parts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -44,7 +44,7 @@ class Bad:
             self.first.append(f"{place}: {why}")
 
 
-def find(what: str, name: str, folder: bool = False) -> pathlib.Path:
+def find(option: str, name: str, folder: bool = False) -> pathlib.Path:
     """The file of this name, or the folder: as given, or in $TFM_DATA."""
     data = os.environ.get("TFM_DATA")
     places = dict.fromkeys([pathlib.Path(name), pathlib.Path(data or "", name)])
@@ -56,7 +56,7 @@ def find(what: str, name: str, folder: bool = False) -> pathlib.Path:
     near = difflib.get_close_matches(pathlib.Path(name).name, beside, n=1)
     kind = "folder" if folder else "file"
     raise UserError(
-        f"{what}: no {kind} {' or '.join(str(place.absolute()) for place in places)}"
+        f"{option}: no {kind} {' or '.join(str(place.absolute()) for place in places)}"
         + (f"; did you mean {near[0]!r}?" if near else "")
         + (f" (TFM_DATA={data})" if data else "; set TFM_DATA to the folder that holds it")
     )

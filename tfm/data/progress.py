@@ -19,7 +19,7 @@ SLOW = 2.0  # seconds after which it is said how it went
 
 
 @contextlib.contextmanager
-def progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
+def progress(title: str, size: int) -> Iterator[Callable[[int], None]]:
     """Within it, the function that is given is told how many more of `size` bytes were read."""
     console = Console(file=sys.stderr)
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
@@ -31,7 +31,7 @@ def progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
         transient=True,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task(what, total=max(size, 1))
+        task = bar.add_task(title, total=max(size, 1))
 
         def meter(more: int) -> None:
             nonlocal read
@@ -42,4 +42,4 @@ def progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
     took = time.monotonic() - begin
     if took > SLOW:
         speed = f"{read / 1e6:,.1f} MB in {took:,.1f} s, {read / 1e6 / took:,.1f} MB/s"
-        print(f"{what}: {speed}", file=sys.stderr)
+        print(f"{title}: {speed}", file=sys.stderr)

@@ -11,7 +11,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.layers.context import Cache, Context
-from tfm.ops.masks import Mask, Rolling
+from tfm.ops.mask import Mask
+from tfm.ops.masks import Rolling
 
 BY_POSITION = {"k_BGKS", "v_BGES"}  # an entry for each position or slot, in the last axis
 

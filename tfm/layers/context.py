@@ -7,7 +7,7 @@ from flax import struct
 from jax import Array
 
 from tfm.ops.dropout import Dropouts
-from tfm.ops.masks import Mask
+from tfm.ops.mask import Mask
 
 Intermediates = dict[str, Array]
 Cache = Any  # a pytree; None where nothing is decoded

@@ -14,7 +14,7 @@ from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.loops import Dot, scan_time
-from tfm.ops.masks import Mask
+from tfm.ops.mask import Mask
 from tfm.ops.products import add_last, flat_product
 
 Carry = Any  # h, or (c, h) of an LSTM

@@ -11,7 +11,7 @@ from tfm.layers.block import BlockSpec
 from tfm.layers.context import Context
 from tfm.names import UserError, suggest
 from tfm.ops import masks
-from tfm.ops.masks import Mask
+from tfm.ops.mask import Mask
 from tfm.ops.shapes import check
 from tfm.spec import Named
 

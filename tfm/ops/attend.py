@@ -26,7 +26,8 @@ from tfm.ops.blockwise import blockwise, cut_plane
 from tfm.ops.dropout import Dropout, pair_bits
 from tfm.ops.functions import as_partial, check_call
 from tfm.ops.fused import fused, why_not
-from tfm.ops.masks import Mask, a_mask, everything
+from tfm.ops.mask import Mask, a_mask
+from tfm.ops.masks import everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.reference import reference, stages
 from tfm.ops.rowwise import rowwise

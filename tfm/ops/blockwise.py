@@ -17,7 +17,7 @@ from jax import numpy as jnp
 from jax.extend.core import jaxprs_in_params
 
 from tfm.ops import dropout as drop
-from tfm.ops.masks import At, Span
+from tfm.ops.mask import At, Span
 from tfm.ops.normalizers import Normalizer
 from tfm.ops.tiles import F32, FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
 

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from tfm.names import UserError
 
 
-def as_partial(what: str, fn: Callable[..., Any]) -> Partial:
+def as_partial(kind: str, fn: Callable[..., Any]) -> Partial:
     """`fn` as a Partial. A traced value hidden in a closure is refused: whether JAX could
     differentiate it would depend on the implementation, and so on the length of the sequence."""
     bound = fn if isinstance(fn, Partial) else Partial(fn)
@@ -19,23 +19,23 @@ def as_partial(what: str, fn: Callable[..., Any]) -> Partial:
         isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(list(_hidden(bound.func)))
     ):
         raise UserError(
-            f"the {what} {_name(bound)} closes over a traced value; hand it in as an argument: "
+            f"the {kind} {_name(bound)} closes over a traced value; hand it in as an argument: "
             "jax.tree_util.Partial(fn, name=value)"
         )
     return bound
 
 
-def check_call(what: str, bound: Partial, *args: str, **options: str) -> None:
+def check_call(kind: str, bound: Partial, *args: str, **options: str) -> None:
     """Raise unless `bound` can be called so, and knows each parameter it holds by name."""
     try:
         signature = inspect.signature(_plain(bound.func))
         signature.bind(*args, **bound.keywords, **options)
     except TypeError as e:
         called = ", ".join([*args, "**parameters", *(f"{name}=…" for name in options)])
-        raise UserError(f"the {what} {_name(bound)} is called as fn({called}): {e}") from None
+        raise UserError(f"the {kind} {_name(bound)} is called as fn({called}): {e}") from None
     for name in bound.keywords:
         if name not in signature.parameters:
-            raise UserError(f"the {what} {_name(bound)} has no parameter {name!r}")
+            raise UserError(f"the {kind} {_name(bound)} has no parameter {name!r}")
 
 
 def _plain(fn: Any) -> Any:

@@ -9,7 +9,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.ops import scores
-from tfm.ops.masks import And, Band, Everything, Mask, Padding, Segments
+from tfm.ops.mask import And, Everything, Mask
+from tfm.ops.masks import Band, Padding, Segments
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.tiles import Logits, Plane
 

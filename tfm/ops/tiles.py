@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from tfm.names import UserError
 from tfm.ops import dropout as drop
-from tfm.ops.masks import At, Mask
+from tfm.ops.mask import At, Mask
 from tfm.ops.scores import dot, scaled_dot
 
 F32 = jnp.float32
@@ -76,10 +76,10 @@ def _grouped(score: jax.tree_util.Partial, q_BTHK: Array, k_BSGK: Array) -> Arra
     return score_BGTRS.swapaxes(2, 3).reshape(batch, heads, rows, cols)
 
 
-def _to_BHTS(what: str, x: Array, shape: tuple[int, ...]) -> Array:
+def _to_BHTS(kind: str, x: Array, shape: tuple[int, ...]) -> Array:
     if x.ndim != 4 or any(have not in (1, want) for have, want in zip(x.shape, shape, strict=True)):
         raise UserError(
-            f"the {what} returned shape {x.shape}, expected BHTS {shape}, or 1 where it is constant"
+            f"the {kind} returned shape {x.shape}, expected BHTS {shape}, or 1 where it is constant"
         )
     return jnp.broadcast_to(x.astype(F32), shape)
 

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
     given = arguments.split(
         argv,
         words=1,
-        what="study",
+        kind="study",
         options=("workdir", "jobs", "retries", "stale"),
         flags=("dry-run", "quiet", "json"),
     )

@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> None:
     given = arguments.split(
         [arg for arg in argv if arg],
         words=2 if "" not in argv else 1,
-        what="run and text",
+        kind="run and text",
         options=OPTIONS,
         flags=("trust",),
         config=False,

@@ -149,16 +149,16 @@ def _longest(spec: ModelSpec) -> int | None:
     return getattr(spec, "max_length", None)
 
 
-def _check(what: str, ids: list[int], vocab: int | None, longest: int | None) -> None:
+def _check(side: str, ids: list[int], vocab: int | None, longest: int | None) -> None:
     if longest is not None and len(ids) > longest:
         raise UserError(
-            f"the {what} has {len(ids)} tokens, but the model reads at most {longest} "
+            f"the {side} has {len(ids)} tokens, but the model reads at most {longest} "
             "(model.max_length): write a shorter one"
         )
     beyond = [id_ for id_ in ids if not 0 <= id_ < (vocab or 0)]
     if beyond:
         raise UserError(
-            f"the {what} has the id {beyond[0]}, but the model's vocabulary ends at "
+            f"the {side} has the id {beyond[0]}, but the model's vocabulary ends at "
             f"{(vocab or 0) - 1}: the tokenizer does not fit the model"
         )
 
