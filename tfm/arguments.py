@@ -28,7 +28,7 @@ def split(
     """The parts of a command line. What is unknown, missing or too much is an error. There are
     exactly `words` plain words, or up to `most`: those after the first `words` are texts."""
     out = Arguments([], {}, set(), [])
-    known = [f"--{name}" for name in (*options, *flags, *(["config"] if config else []))]
+    known = [*options, *flags, *(["config"] if config else [])]
     for arg in joined(argv, options, config):
         name, equals, value = arg.removeprefix("--").partition("=")
         if not arg.startswith("--"):
@@ -46,16 +46,16 @@ def split(
                 raise UserError(f"--{name} is given more than once")
             out.options[name] = value
         else:
-            raise UserError(f"cannot read {arg!r}{suggest(f'--{name}', known)}")
+            raise UserError(f"unknown option {arg!r}{suggest(name, known, '--')}")
     configs = [word for word in out.words if ".py" in word or word.endswith("config.json")]
     if config and len(out.words) > words and configs:
         raise UserError(f"write --config={configs[0]}")
     most = words if most is None else most
     if not words <= len(out.words) <= most:
+        kinds = kind if words == 1 else f"{kind}s"
+        text = ", and a text (in quotes)," if most > words else ""
         given = f": {' '.join(out.words)}" if out.words else ""
-        if most > words and len(out.words) > most:
-            given += "; a text with spaces stands in quotes"
-        raise UserError(f"{words} {kind}(s) wanted, {len(out.words)} given{given}")
+        raise UserError(f"expected {words} {kinds}{text} but got {len(out.words)}{given}")
     if "" in out.words[:words]:
         raise UserError(f"the name of a {kind} is empty")
     return out

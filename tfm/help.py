@@ -91,7 +91,7 @@ def _allowed(own: dataclasses.Field, hint: Any) -> str:
         names, kinds = [], [_kind(one) for one in options(hint) if one is not types.NoneType]
     several = typing.get_origin(options(hint)[0]) is tuple
     words = ["several: "] * (several and "table" in rules) + [" or ".join(kinds)]
-    limits = {"least": "at least", "above": "above", "below": "below"}
+    limits = {"least": "at least", "above": "above", "below": "below", "most": "at most"}
     words += [f", {word} {rules[rule]}" for rule, word in limits.items() if rule in rules]
     if types.NoneType in options(hint):
         words.append(", or None")

@@ -14,11 +14,13 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """Something a person wrote cannot work. The message says kind, where, and kind would."""
+    """Something a person wrote cannot work. The message says what is wrong, where, and what
+    would be right."""
 
 
-def suggest(name: object, known: Iterable[object]) -> str:
-    """`; did you mean 'causal'?` where something is near, and the whole list where nothing is."""
+def suggest(name: object, known: Iterable[object], prefix: str = "") -> str:
+    """`; did you mean 'causal'?` where something is near, and the whole list where nothing is.
+    Names are shown with their `prefix`."""
     names = sorted(str(k) for k in known)
     group, _, last = str(name).rpartition(".")
     siblings = [n for n in names if n.rpartition(".")[0] == group] or names
@@ -26,8 +28,8 @@ def suggest(name: object, known: Iterable[object]) -> str:
         tails = {(n.rpartition(".")[2] if part is last else n).casefold(): n for n in candidates}
         near = difflib.get_close_matches(part.casefold(), tails, n=1, cutoff=0.5)
         if near:
-            return f"; did you mean {tails[near[0]]!r}?"
-    return f"; known: {', '.join(siblings) or 'none'}"
+            return f"; did you mean {prefix + tails[near[0]]!r}?"
+    return f"; known: {', '.join(prefix + n for n in siblings) or 'none'}"
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:

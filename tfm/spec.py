@@ -63,11 +63,12 @@ def field(
     least: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """A field whose value names an entry of a table, or lies in a range. None is always allowed
     where the type allows it. `calls`: an entry is a function, called with the options in
     brackets. `none`: the name "none" stands for nothing at all."""
-    rules = {"table": table, "least": least, "above": above, "below": below}
+    rules = {"table": table, "least": least, "above": above, "below": below, "most": most}
     rules |= {"calls": calls or None, "none": none or None}
     metadata = {name: rule for name, rule in rules.items() if rule is not None}
     return dataclasses.field(default=default, metadata=metadata)
@@ -138,7 +139,9 @@ def _resolve(own: dataclasses.Field, value: Any) -> Any:
 
 
 def _check_range(own: dataclasses.Field, number: float) -> None:
-    least, above, below = (own.metadata.get(rule) for rule in ("least", "above", "below"))
+    least, above, below, most = (
+        own.metadata.get(rule) for rule in ("least", "above", "below", "most")
+    )
     if least is not None and below is not None and not least <= number < below:
         raise SpecError(own.name, f"{{key}}={number} must be in [{least}, {below})")
     if least is not None and not number >= least:
@@ -147,6 +150,8 @@ def _check_range(own: dataclasses.Field, number: float) -> None:
         raise SpecError(own.name, f"{{key}}={number} must be above {above}")
     if below is not None and not number < below:
         raise SpecError(own.name, f"{{key}}={number} must be below {below}")
+    if most is not None and not number <= most:
+        raise SpecError(own.name, f"{{key}}={number} must be at most {most}")
     if not math.isfinite(number):
         raise SpecError(own.name, f"{{key}}={number} must be a finite number")
 

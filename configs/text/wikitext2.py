@@ -55,7 +55,8 @@ RUNS = {
 
 def get_config(argument="next"):
     objective, model, steps = pick(RUNS, argument, "objective")
-    pieces = argument in ("masked", "span")  # few tokens are predicted: with fewer ids it learns sooner
+    # Few tokens are predicted: with fewer ids it learns sooner.
+    pieces = argument in ("masked", "span")
     return ConfigDict({
         "objective": objective,
         "model": model,

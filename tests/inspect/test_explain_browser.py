@@ -86,7 +86,8 @@ def small(tmp_path_factory, runs):
         text=f"{EVIL} {TEXT}",
         sequences={"tokens": [(EVIL, 3), *runs[0].sequences["tokens"][1:]]},
         next=Next(
-            rows=[5], logits=np.array([[1.0, 3.0, -3.0]], np.float32), written="tokens",
+            rows=[5], start=5, follows=True, written="tokens",
+            logits=np.array([[1.0, 3.0, -3.0]], np.float32),
             names={0: "b", 1: "a", 2: EVIL, 3: "d"}, classes=False,
             continuations=[Continuation([1, 3], [0.88, 0.5])],
         ),
@@ -443,3 +444,56 @@ def test_512_tokens(browser, tmp_path):
     assert now == [3, 2, "logits", 17]
     opened(browser, uri)
     assert one(browser, "#stage-pieces").is_displayed()
+
+
+def test_a_run_without_attention_beside_one_with_it(browser, tmp_path, runs):
+    other = explain(loaded(tmp_path, "decoder", name="still", mixer="none"), TEXT)
+    for found in ([runs[0], other], [other, runs[0]]):
+        uri = written(tmp_path, found)
+        for number in (0, 1):
+            opened(browser, uri, f"view=attention&run={number}")
+            assert state(browser, "run") == found.index(runs[0])
+            assert "still has no weights between tokens" in one(browser, "#view-attention").text
+            assert len(every(browser, ".head")) == 4
+
+
+def test_numbers_of_8_bits_are_marked(browser, tmp_path):
+    found = explain(loaded(tmp_path, "decoder", max_length=128), " ".join(["3 7 5 9"] * 24))
+    opened(browser, written(tmp_path, [found]), "view=attention&row=50&col=2")
+    assert "stored in 8 bits" in one(browser, "#notes").text
+    text = one(browser, ".readout").text
+    weight = found.looks[0].site.arrays["weights_NHTS"][0, 0, 50, 2]
+    shown = text.rpartition("≈")[2]
+    assert float(shown) == pytest.approx(weight, rel=0.1)
+    assert text.count("≈") == 4
+
+
+def test_any_token_and_layer_of_a_side_can_be_chosen(browser, tmp_path):
+    run = loaded(tmp_path, "seq2seq", layers=2, attention={"heads": 1, "score": "additive"})
+    uri = written(tmp_path, [explain(run, "3 7 5 3 9 4", target="4 5")])
+    opened(browser, uri)
+    Select(one(browser, "#choose-walk")).select_by_visible_text("Encoder")
+    drawn(browser)
+    Select(one(browser, "#choose-token")).select_by_index(6)  # after "none"
+    drawn(browser)
+    assert state(browser, "row") == 5
+    Select(one(browser, "#choose-layer")).select_by_index(1)
+    drawn(browser)
+    assert (state(browser, "layer"), state(browser, "row")) == (1, 5)
+
+
+def test_the_focus_stays_where_it_was(browser, small):
+    active = "return document.activeElement"
+    opened(browser, small)
+    one(browser, "#choose-layer").send_keys(Keys.ARROW_DOWN)
+    drawn(browser)
+    assert state(browser, "layer") == 1
+    assert browser.execute_script(active).get_attribute("id") == "choose-layer"
+    to_bars(browser, small)
+    every(browser, ".bar")[1].send_keys(Keys.ENTER)
+    drawn(browser)
+    assert browser.execute_script(active).get_attribute("data-id") == "0"
+    opened(browser, small, "view=attention")
+    one(browser, "#choose-map [data-value=logits]").send_keys(Keys.ENTER)
+    drawn(browser)
+    assert browser.execute_script(active).get_attribute("data-value") == "logits"

@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -37,8 +38,8 @@ def unpacked(tree, about):
     raw = zlib.decompress(base64.b64decode(tree["blobs"][about["blob"]]))
     if about["type"] == "f4":
         return np.frombuffer(raw, "<f4").reshape(about["shape"])
-    codes = np.frombuffer(raw, np.uint8).reshape(about["shape"])
-    return about["low"] + codes * ((about["high"] - about["low"]) / 255)
+    share = np.frombuffer(raw, np.uint8).reshape(about["shape"]) / 255
+    return about["base"] + share ** about["power"] * (about["high"] - about["base"])
 
 
 def test_small_arrays_are_exact_and_large_ones_are_within_half_a_step():
@@ -52,6 +53,17 @@ def test_small_arrays_are_exact_and_large_ones_are_within_half_a_step():
         hidden = np.tril(np.ones((size, size), bool))
         about = blobs.add(np.where(hidden, x, -1e38), hidden)  # what is hidden is no part of it
         assert (about["low"], about["high"]) == (x[hidden].min(), x[hidden].max())
+
+
+def test_small_weights_are_within_a_few_percent():
+    """In 8 bits of their range they would all be 0."""
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.full(100, 0.1), 100).astype(np.float32)
+    blobs = Blobs()
+    back = unpacked({"blobs": blobs.texts}, blobs.add(weights))
+    assert blobs.coarse
+    np.testing.assert_allclose(back, weights, rtol=0.06, atol=5e-4)
+    np.testing.assert_allclose(back.sum(1), 1, atol=0.02)
 
 
 def test_coarser_maps_are_means():
@@ -106,7 +118,8 @@ def test_a_long_text_stays_below_ten_megabytes(tmp_path):
     text = " ".join(map(str, np.random.default_rng(0).integers(3, 13, 512)))
     made, notes = page.page([explain(run, text)])
     assert len(made.encode()) < 10_000_000
-    assert not notes  # all pairs are there, without a mask too
+    assert [note for note in notes if "coarser" in note] == []  # all pairs, without a mask too
+    assert any("8 bits" in note for note in notes)
     smaller, notes = page.page([explain(run, text, layers=[1, 3])], most=2_000_000)
     assert len(smaller.encode()) < 2_000_000
     assert "coarser: a cell is the mean of" in notes[0]
@@ -128,14 +141,17 @@ def test_two_runs_need_the_same_tokens(tmp_path, found):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["RUN"], "2 run and text(s) wanted, 1 given"),
+        (["RUN"], "the text is empty"),  # standard input
+        (["RUN", "--file=nowhere.txt"], "--file=nowhere.txt: cannot read it: No such file"),
+        (["RUN", "3 4", "5"], "expected 1 folder, and a text (in quotes), but got 3"),
         (["RUN", ""], "the text is empty"),
-        (["RUN", "3 4", "--layer=1"], "cannot read '--layer=1'; did you mean '--layers'?"),
+        (["RUN", "3 4", "--layer=1"], "unknown option '--layer=1'; did you mean '--layers'?"),
         (["RUN", "3 4", "--layers=a"], "--layers=a: write numbers from 0 on, as --layers=0,2-4"),
         (["nowhere", "3 4"], "nowhere"),
     ],
 )
-def test_a_wrong_command_is_told(tmp_path, capsys, argv, said):
+def test_a_wrong_command_is_told(tmp_path, capsys, monkeypatch, argv, said):
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     run = loaded(tmp_path, "decoder").folder
     assert cli.main(["explain", *(str(run) if arg == "RUN" else arg for arg in argv)]) == 2
     assert said in capsys.readouterr().err

@@ -158,7 +158,7 @@ def test_arguments_are_named(tmp_path, capsys):
     source = write(tmp_path / "hf")
     for argv, message in [
         ((source,), "Write --workdir=FOLDER"),
-        ((f"--workdir={tmp_path}/run",), "1 folder(s) wanted, 0 given"),
+        ((f"--workdir={tmp_path}/run",), "expected 1 folder but got 0"),
         ((source, f"--workdri={tmp_path}/run"), "did you mean '--workdir'"),
         ((source, f"--workdir={tmp_path}/run", "--dtype=float23"), "did you mean 'float32'"),
         ((source, "--workdir"), "--workdir gives no value: write --workdir="),
@@ -171,7 +171,7 @@ def test_arguments_are_named(tmp_path, capsys):
         assert run("import", *argv) == 2
         assert message in capsys.readouterr().err
     assert run("export", source) == 2
-    assert "2 folder(s) wanted, 1 given" in capsys.readouterr().err
+    assert "expected 2 folders but got 1" in capsys.readouterr().err
     assert run("export", source, f"{tmp_path}/out") == 2
     assert "has no group 'model'" in capsys.readouterr().err
 

@@ -16,6 +16,9 @@ import tfm
 from tests.helpers.runs import Silent
 from tfm import cli
 from tfm.evaluate.main import evaluate
+from tfm.inspect.explain.explain import explain
+from tfm.names import UserError
+from tfm.predict.tag import tag
 from tfm.run.spec import read
 from tfm.run.text import text_writer
 from tfm.train import loop
@@ -209,6 +212,38 @@ def test_generate_tells_the_log_probabilities_of_the_model(runs, capsys):
         squared = at_one**2 / np.sum(at_one**2)  # temperature ½
         assert row["probability"]["0.5"] == pytest.approx(float(squared[row["id"]]), abs=1e-5)
     assert "█" in output(capsys, "generate", folder, "the cat", "--distribution")
+    # The filters act as the page says: the two most likely tokens alone, renormalised.
+    rows = json.loads(
+        output(capsys, "generate", folder, "the cat", "--distribution", "--top_k=2", "--json")
+    )
+    two = np.sort(at_one)[-2:]
+    shown = [row["probability"]["1.0"] for row in rows]
+    assert shown[:2] == pytest.approx((two[::-1] / two.sum()).tolist(), abs=1e-5)
+    assert shown[2:] == [0.0] * (len(rows) - 2)
+    # A penalty of 2 on what is in the prompt: logits above 0 are halved, others doubled.
+    logits = np.array(run(tokens_BT=np.array([ids[:first]]))[0, -1], np.float64)
+    seen = np.unique(ids[:first])
+    logits[seen] = np.where(logits[seen] > 0, logits[seen] / 2, logits[seen] * 2)
+    wanted = np.exp(logits - logits.max()) / np.sum(np.exp(logits - logits.max()))
+    rows = json.loads(
+        output(capsys, "generate", folder, "the cat", "--distribution", "--repetition_penalty=2",
+               "--json")
+    )  # fmt: skip
+    for row in rows:
+        assert row["probability"]["1.0"] == pytest.approx(wanted[row["id"]], abs=1e-5)
+
+
+def test_generate_from_python(runs):
+    run = tfm.load(runs("text"))
+    best = run.generate("the cat", max_new=4, beams=3, n_best=2)
+    assert len(best) == 2
+    assert best[0] == run.generate("the cat", max_new=4, beams=3)
+    assert run.generate(["the cat"], max_new=4, beams=3, n_best=2) == [best]
+    assert "array" not in repr(run).lower()
+    with pytest.raises(UserError, match=r"generate\(5\): give a text"):
+        run.generate(5)
+    with pytest.raises(UserError, match=r"generate\(\) without a text"):
+        run.generate("")
 
 
 def test_classify_is_as_often_right_as_eval_says(runs, capsys):
@@ -267,11 +302,15 @@ def test_neighbors_by_definition(runs, capsys):
 @pytest.mark.parametrize(
     ("name", "argv", "message"),
     [
-        ("text", ["generate", "RUN", ""], "the prompt is empty; to write from the token"),
+        ("text", ["generate", "RUN", ""], "the prompt is empty; --start"),
         ("text", ["generate", "RUN", "a", "--tempreature=1"], "did you mean '--temperature'"),
         ("text", ["generate", "RUN", "a", "--temperature=hot"], "--temperature must be"),
         ("text", ["generate", "RUN", "a", "--top_k=5"], "--top_k=5: nothing is drawn"),
-        ("text", ["generate", "RUN", "a", "b"], "a text with spaces stands in quotes"),
+        (
+            "text",
+            ["generate", "RUN", "a", "b"],
+            r"expected 1 folder, and a text \(in quotes\), but got 3",
+        ),
         ("text", ["generate", "RUN", "a" * 30], "has 30 tokens, and the model was made for 24"),
         ("text", ["generate", "RUN", "aaaa", "--max_new=30"], "at most 21 can follow"),
         ("text", ["generate", "RUN", "a", "--start"], "--start writes without a prompt"),
@@ -284,6 +323,22 @@ def test_neighbors_by_definition(runs, capsys):
         ("text", ["eval", "RUN", "--generate"], "--generate: it is for pairs of texts"),
         ("text", ["eval", "RUN", "--beams=3"], "--beams is for what a model writes: --generate"),
         ("labels", ["generate", "RUN", "a"], "objective='classify', which does not teach it"),
+        (
+            "text",
+            ["generate", "RUN", "a", "--distribution", "--beams=2"],
+            "--beams=2: beam search draws",
+        ),
+        (
+            "text",
+            ["generate", "RUN", "a", "--distribution", "--max_new=2"],
+            "--max_new: it does not",
+        ),
+        ("labels", ["classify", "RUN", "a cat", "--second=b"], "trained on single sentences"),
+        (
+            "labels",
+            ["explain", "RUN", "a cat", "--second=b"],
+            "--second is for models that classify",
+        ),
         ("two", ["classify", "RUN", "a cat"], "trained on two sentences: give the second"),
         ("two", ["explain", "RUN", "a cat"], "trained on two sentences: write --second"),
         ("masked", ["fill", "RUN", "the cat"], r"has no \[MASK\]"),
@@ -301,3 +356,20 @@ def test_a_run_without_a_checkpoint(runs, tmp_path, capsys):
     shutil.copy(f"{runs('text')}/config.json", tmp_path)
     assert cli.main(["generate", str(tmp_path), "a"]) == 2
     assert f"{tmp_path} has no checkpoint" in capsys.readouterr().err
+
+
+def test_a_page_opens_where_something_is_asked(runs):
+    """Of tags at the first piece of a word, of masked words at the mask."""
+    run = tfm.load(runs("tags"))
+    found = explain(run, "the cat sat")
+    pieces = [name for name, _ in found.sequences["tokens"]]
+    begins = [t for t, name in enumerate(pieces) if t == 0 or name.startswith(" ")]
+    assert len(begins) < len(pieces)
+    assert (found.next.rows, found.next.start, found.next.follows) == (begins, 0, False)
+    best = tag(run, ["the cat sat"])[0][1]["tag"]
+    assert found.next.names[int(found.next.logits[1].argmax())] == best
+    found = explain(tfm.load(runs("masked")), "the [MASK] sat on")
+    assert (found.next.start, found.next.follows) == (1, False)
+    found = explain(tfm.load(runs("text")), "the cat")
+    assert found.next.follows
+    assert found.next.start == len(found.sequences["tokens"]) - 1

@@ -297,7 +297,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, small_disk):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "1 study(s) wanted, 0 given"),
+        ([], "expected 1 study but got 0"),
         (["nowhere"], "no study nowhere/study.py"),
         (["{study}", "--dry-run", "--retries=x"], "write --retries=N"),
         (["{study}", "--dry-run", "--quiet"], "a dry run only prints"),

@@ -28,7 +28,7 @@ class DecodeSpec(Spec):
     max_new: int = size(256)  # tokens
     temperature: float = field(0.0, least=0)
     top_k: int | None = size(None)
-    top_p: float | None = field(None, above=0, below=1)
+    top_p: float | None = field(None, above=0, most=1)
     min_p: float | None = field(None, above=0, below=1)
     repetition_penalty: float | None = field(None, above=0)  # Keskar et al. 2019, §4.1
     beams: int = size(1)
@@ -53,8 +53,8 @@ class DecodeSpec(Spec):
         if self.n_best > max(self.beams, 1) and self.temperature == 0:
             raise SpecError(
                 "n_best",
-                f"{{key}}={self.n_best}: beams={self.beams} gives at most as many sequences; more "
-                "beams, or a temperature",
+                f"{{key}}={self.n_best}: there are at most as many sequences as beams "
+                f"({self.beams}); give more beams, or a temperature",
             )
         usual = {own.name: own.default for own in dataclasses.fields(self)}
         for name in ("length_penalty", "stopping"):

@@ -14,9 +14,9 @@ from typing import Any
 
 from tfm.names import UserError
 from tfm.objectives.classify import Classify, Pair, Regress
-from tfm.predict import options
-from tfm.predict.read import answers, sentences, softmax
-from tfm.run.text import labels_of
+from tfm.run import options
+from tfm.run.read import answers, sentences, softmax
+from tfm.run.text import labels_of, reads_two
 
 
 def classify(loaded: Any, texts: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
@@ -24,6 +24,8 @@ def classify(loaded: Any, texts: Sequence[tuple[str, str | None]]) -> list[dict[
     output, types, number = _head(loaded)
     if types and loaded.run is not None and any(second is None for _, second in texts):
         raise UserError("the run was trained on two sentences: give the second, --second=TEXT")
+    if not reads_two(loaded) and any(second is not None for _, second in texts):
+        raise UserError("the run was trained on single sentences: leave out the second")
     rows = [sentences(loaded, *text) for text in texts]
     names = None if number else labels_of(loaded)
     found: list[dict[str, Any]] = []
@@ -48,8 +50,8 @@ def _head(loaded: Any) -> tuple[str, bool, bool]:
         named = [name for name in ("classify", "pair") if name in outputs]
         if not named:
             raise UserError(
-                f"{loaded.folder}: the imported model has no classes; its outputs are: "
-                + (", ".join(outputs) or "none")
+                f"{loaded.folder}: the imported model has no head for classes"
+                + (f"; it has one for {', '.join(outputs)}" if outputs else "")
             )
         return named[0], loaded.spec.types > 0, False
     objective = loaded.run.objective.entry

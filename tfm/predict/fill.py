@@ -17,8 +17,8 @@ import numpy as np
 from tfm import arguments
 from tfm.names import UserError
 from tfm.objectives.masked_lm import MaskedLM
-from tfm.predict import options
-from tfm.predict.read import Row, answers, softmax
+from tfm.run import options
+from tfm.run.read import Row, answers, softmax
 from tfm.run.text import codec_of
 from tfm.tables import console, plain, table
 

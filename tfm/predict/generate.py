@@ -21,10 +21,10 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from tfm.decode.sample import Filters, probabilities
+from tfm.decode.sample import Filters, penalised, probabilities
 from tfm.decode.spec import DecodeSpec
 from tfm.names import UserError
-from tfm.predict import options
+from tfm.run import options
 from tfm.run.text import TextWriter, text_writer, whole_pieces
 from tfm.spec import to_spec
 from tfm.tables import console, plain, table
@@ -32,6 +32,7 @@ from tfm.tables import console, plain, table
 TEMPERATURES = (0.5, 1.0, 2.0)
 SHOWN = 10  # tokens of a distribution
 BAR = 20  # characters
+FILTERS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -43,7 +44,8 @@ def main(argv: Sequence[str]) -> None:
     )
     if given is None:
         return
-    settings = options.settings_of(given)
+    shown = "distribution" in given.flags
+    settings = options.settings_of(given, **({"temperature": "1"} if shown else {}))
     if "start" in given.flags:
         if len(given.words) > 1 or "file" in given.options or "lines" in given.flags:
             raise UserError("--start writes without a prompt: leave out the text")
@@ -51,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     else:
         texts = [*options.texts_of(given, "lines" in given.flags)]
     writer = text_writer(options.load_run(given), options.part_of(given))
-    if "distribution" in given.flags:
+    if shown:
         _distribution(writer, texts, settings, "json" in given.flags)
         return
     spec = writer.fitting(texts, settings)
@@ -104,11 +106,18 @@ def _distribution(
     """How likely the next tokens are."""
     if len(texts) > 1:
         raise UserError("--distribution is of one prompt: leave out --lines")
-    chosen = settings.get("temperature")
-    temperatures = sorted({*TEMPERATURES, *([float(chosen)] if chosen else [])})
-    kept = ("top_k", "top_p", "min_p")
-    others: dict[str, Any] = {name: settings[name] for name in kept if name in settings}
-    logits_V = writer.writer.next_logits(writer.prompt(texts[0]))
+    unused = set(settings) - {"temperature", *FILTERS}
+    if unused:
+        raise UserError(f"--{min(unused)}: it does not change --distribution")
+    chosen = float(settings["temperature"])
+    temperatures = sorted({*TEMPERATURES, *([chosen] if chosen else [])})
+    others: dict[str, Any] = {name: settings[name] for name in FILTERS if name in settings}
+    prompt = writer.prompt(texts[0])
+    logits_V = writer.writer.next_logits(prompt)
+    if "repetition_penalty" in others:
+        penalty = jnp.float32(others.pop("repetition_penalty"))
+        seen_V = np.isin(np.arange(len(logits_V)), prompt.tokens)
+        logits_V = np.asarray(penalised(jnp.asarray(logits_V), jnp.asarray(seen_V), penalty))
     p_NV = np.stack([next_probabilities(logits_V, t, others) for t in temperatures])
     order = np.argsort(-logits_V, kind="stable")[:SHOWN].tolist()
     if as_json:

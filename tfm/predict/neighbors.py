@@ -5,7 +5,8 @@
 
 For Word2Vec, and for any other model the vectors of its embedding. Nearness is the cosine. With
 --analogy three words a, b, c ask what is to c as b is to a: the words nearest to b − a + c, those
-three left out (Mikolov et al. 2013). Case does not count.
+three left out (Mikolov et al. 2013). A word that is not known as it is written is looked up without
+regard to case.
 """
 
 import json
@@ -17,7 +18,7 @@ import numpy as np
 from tfm import arguments
 from tfm.evaluate.word_vectors import nearest
 from tfm.names import UserError, suggest
-from tfm.predict import options
+from tfm.run import options
 from tfm.run.text import codec_of
 from tfm.tables import console, table
 
@@ -44,12 +45,13 @@ def neighbors(loaded: Any, given: Sequence[str], top: int = 10) -> list[dict[str
     count = min(codec.vocab, len(vectors_VD))
     spelled = [codec.piece(id_).strip() for id_ in range(count)]
     ids: dict[str, int] = {}
-    for id_, word in enumerate(spelled):
-        ids.setdefault(word.lower(), id_)
-    for word in given:
-        if word.lower() not in ids:
-            raise UserError(f"the run has no vector for {word!r}{_near(word, ids)}")
-    asked = [ids[word.lower()] for word in given]
+    for spelling in (spelled, [word.lower() for word in spelled]):
+        for id_, word in enumerate(spelling):
+            ids.setdefault(word, id_)
+    asked = [ids.get(word, ids.get(word.lower(), -1)) for word in given]
+    if -1 in asked:
+        word = given[asked.index(-1)]
+        raise UserError(f"the run has no vector for {word!r}{_near(word, ids)}")
     signs = [1.0] if len(asked) == 1 else [-1.0, 1.0, 1.0]
     return [
         {"word": spelled[id_], "id": id_, "cosine": cosine}

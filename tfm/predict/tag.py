@@ -14,8 +14,8 @@ from typing import Any
 
 from tfm.names import UserError
 from tfm.objectives.tag import Tag
-from tfm.predict import options
-from tfm.predict.read import answers, softmax, words
+from tfm.run import options
+from tfm.run.read import answers, softmax, words
 from tfm.run.text import codec_of, form_of, labels_of
 
 
@@ -30,6 +30,7 @@ def tag(loaded: Any, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
         )
     pairs = loaded.run is not None and form_of(loaded.run.data.dataset.entry) == "pairs"
     codec, names = codec_of(loaded), None if pairs else labels_of(loaded)
+    by_token = pairs or (names is None and loaded.spec.classes == codec.vocab)
     types = loaded.run is None and loaded.spec.types > 0
     split = [text.split() for text in texts]
     rows = [words(loaded, own) for own in split]
@@ -42,7 +43,7 @@ def tag(loaded: Any, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
             if names is not None and best < len(names):
                 name = names[best]
             else:
-                name = codec.piece(best) if pairs else str(best)
+                name = codec.piece(best) if by_token else str(best)
             shown.append({"word": word, "tag": name, "probability": float(p_TC[place, best])})
         found.append(shown)
     return found

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from tfm import arguments
 from tfm.names import UserError
-from tfm.predict import options
 from tfm.predict.generate import written
+from tfm.run import options
 from tfm.run.text import text_writer
 
 

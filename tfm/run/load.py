@@ -28,7 +28,7 @@ class LoadedRun:
     step: int
     spec: ModelSpec
     model: nn.Module
-    variables: dict[str, Any]
+    variables: dict[str, Any] = dataclasses.field(repr=False)
     run: RunSpec | None  # None: it was imported, not trained here
     messages: list[str]  # about damaged checkpoints
 
@@ -50,18 +50,23 @@ class LoadedRun:
     ) -> Any:
         """What the model writes after a text, with the text; or for a source, its target. Of
         several texts, a list; without a text, from the token that begins one. `settings` are those
-        of `DecodeSpec`: max_new, temperature, top_k, top_p, min_p, beams, …
+        of `DecodeSpec`: max_new, temperature, top_k, top_p, min_p, beams, … With `n_best` above 1,
+        a list of sequences for each text, the best first.
 
         The most likely tokens are taken unless a temperature is given.
         """
         several = not (text is None or isinstance(text, str))
-        texts: Any = list(text) if several else [text]  # type: ignore[arg-type]
+        texts: Any = list(text) if isinstance(text, Sequence) and several else [text]
+        if not all(own is None or isinstance(own, str) for own in texts):
+            raise UserError(f"generate({text!r}): give a text, a list of texts, or nothing")
         writer = self._writer(part)
         chosen = writer.fitting(texts, settings)
-        found = [
-            writer.text(writer.prompt(own), ones[0].tokens)
+        found: list[Any] = [
+            [writer.text(writer.prompt(own), one.tokens) for one in ones]
             for own, ones in zip(texts, writer.write(texts, chosen), strict=True)
         ]
+        if chosen.n_best == 1:
+            found = [ones[0] for ones in found]
         return found if several else found[0]
 
     def _writer(self, part: int | None) -> Any:

@@ -111,7 +111,8 @@ class TextWriter:
             return Prompt([self.alone])
         if not text:
             raise UserError(
-                "the prompt is empty; to write from the token that begins a text, give --start"
+                "the prompt is empty; --start, or generate() without a text, begins with the token "
+                "that begins a text"
             )
         ids = self.codec.encode(text)
         if not ids:
@@ -245,6 +246,11 @@ def whole_pieces(texts: Iterator[str]) -> Iterator[str]:
             shown = ready
     if text.startswith(shown) and len(text) > len(shown):
         yield text[len(shown) :]
+
+
+def reads_two(loaded: Any) -> bool:
+    """Whether a classifier reads two sentences. Of an import it is not known."""
+    return loaded.run is None or bool(getattr(loaded.run.data.dataset.entry, "pair", False))
 
 
 def labels_of(loaded: Any) -> tuple[str, ...] | None:

@@ -47,6 +47,8 @@ class Next:
     """Logits at some positions, the names of what they stand for, and how the text may go on."""
 
     rows: list[int]  # positions of `written`; empty: the logits are of the whole
+    start: int | None  # the one of them that is shown first
+    follows: bool  # the logits are of the token after each position
     logits: np.ndarray  # as many as rows, or one
     names: dict[int, str]
     written: str
@@ -132,10 +134,11 @@ def _look(
     parts: dict[str, Term] | str = {}
     if site.stack and isinstance(loaded.spec, TransformerSpec):
         parts = terms(loaded.spec, loaded.params, found.sides[site.stack], site)
+    biased = "bias_NHTS" in site.arrays
     own = {} if site.spec is None else {
         "score": formulas.score(site.spec),
         "bias": "b_ts, added to the score" + formulas.cap(site.spec),
-        "logits": "s_ts + b_ts" + formulas.cap(site.spec),
+        "logits": ("s_ts + b_ts" if biased else "s_ts") + formulas.cap(site.spec),
         "mask": "1 where t may see s",
     }  # fmt: skip
     own["weights"] = "w_ts" if site.spec is None else formulas.normalizer(site.spec)
@@ -201,26 +204,56 @@ def _next(loaded: LoadedRun, read: Passage, words: Vocabulary, found: Forward) -
         return None
     logits = found.logits
     length = len(read.sequences[read.written])
-    rows = list(range(length)) if len(logits) == length else []
+    rows, start, follows = [], None, writes_on(loaded)
     names = class_names(loaded, words, logits.shape[1])
-    if rows:
-        first = [t for t in rows if read.sequences[read.written][t] == words.special.mask]
-        order = [*first, *(t for t in reversed(rows) if t not in first)]
-        rows = sorted(order[: max(1, HELD_LOGITS // logits.shape[1])])
+    if len(logits) == length:
+        order = _asked(loaded, read, words)
+        order = order[: max(1, HELD_LOGITS // logits.shape[1])]
+        rows, start = sorted(order), order[0]
         logits = logits[np.array(rows)]
     wanted: Any = range(logits.shape[1])
     if logits.shape[1] > 2000:
         wanted = np.unique(np.argsort(-logits, 1)[:, :NAMED])
     texts = words.names(wanted) if names is None else [names[i] for i in wanted]
     goes_on: list[Continuation] = []
-    if writes_on(loaded):
+    if follows:
         goes_on = continuations(loaded, read, words, found.logits[-1])
         texts_of = {id_ for one in goes_on for id_ in one.ids}
         extra = sorted(texts_of - set(map(int, wanted)))
         texts = [*texts, *(words.names(extra) if names is None else [names[i] for i in extra])]
         wanted = [*map(int, wanted), *extra]
     named = {int(id_): text for id_, text in zip(wanted, texts, strict=True)}
-    return Next(rows, logits, named, read.written, names is not None, goes_on)
+    return Next(rows, start, follows, logits, named, read.written, names is not None, goes_on)
+
+
+def _asked(loaded: LoadedRun, read: Passage, words: Vocabulary) -> list[int]:
+    """The positions at which something is predicted, that to be shown first before the others: the
+    last of a text that goes on, a mask, or the first that is scored in training."""
+    ids = read.sequences[read.written]
+    rows = list(range(len(ids)))
+    if writes_on(loaded):
+        return rows[::-1]
+    masks = [t for t in rows if ids[t] == words.special.mask]
+    if masks:
+        return [*masks, *(t for t in rows if t not in masks)]
+    asked = rows if read.asked is None else read.asked
+    unscored = _unscored(loaded)
+    return [t for t in asked if ids[t] not in unscored] or asked
+
+
+def _unscored(loaded: LoadedRun, examples: int = 512) -> set[int]:
+    """Of tags: ids that are in the training data, but never have one there."""
+    if loaded.run is None:
+        return set()
+    try:
+        train = loaded.data["train"]
+    except UserError:  # its files are not here
+        return set()
+    found = train.take(np.arange(min(examples, len(train))))
+    if found.scored is None:
+        return set()
+    scored = found.tokens.ids[found.scored]
+    return set(found.tokens.ids.tolist()) - set(scored.tolist())
 
 
 def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:

@@ -29,11 +29,10 @@ RULE = (
     "weight on one kind of key: itself s = t, previous s = t − 1, next s = t + 1, first s = 0, "
     "induction: keys s < t whose token before is the token at t, same: keys s < t with the token "
     f"at t (both over rows where there are such keys, at least {REPEATS}). Entropy is the mean of "
-    "−Σ w log₂ w, and its share is that of log₂ of the number of visible keys. The tag is the kind "
-    "with the greatest "
-    f"mass, if that is at least {TAGGED}; else “spread” if the entropy's share is at least "
-    f"{SPREAD}; else “mixed”. In cross-attention the kinds are first, last and monotone: "
-    "keys within one place of t · S / T."
+    "−Σ w log₂ w, and its share is that of log₂ of the number of visible keys. The tag is "
+    f"“spread” if the entropy's share is at least {SPREAD}; else the kind with the greatest mass, "
+    f"if that is at least {TAGGED}; else “mixed”. In cross-attention the kinds are first, last and "
+    "monotone: keys within one place of t (S − 1) / (T − 1)."
 )
 
 
@@ -103,11 +102,11 @@ def _mean(x_T: np.ndarray, where_T: np.ndarray) -> float | None:
 
 
 def tag(found: dict[str, Any]) -> str:
+    if (found["entropy_share"] or 0.0) >= SPREAD:
+        return "spread"
     masses = {name: found.get(kind) for name, (kind, _) in TAGS.items()}
     best = max(masses, key=lambda name: masses[name] or 0.0)
-    if (masses[best] or 0.0) >= TAGGED:
-        return best
-    return "spread" if (found["entropy_share"] or 0.0) >= SPREAD else "mixed"
+    return best if (masses[best] or 0.0) >= TAGGED else "mixed"
 
 
 def value_norms(site: Site, params: Any) -> np.ndarray | None:

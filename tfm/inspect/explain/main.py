@@ -1,12 +1,13 @@
 """Write a page that shows what a model does with a text: `tfm explain`.
 
-  tfm explain RUN "text" [--out=FILE.html] [--with=RUN2] [--target="text"] [--second="text"]
-              [--layers=0,2-4] [--npz=FILE.npz] [--checkpoint=best] [--trust]
+  tfm explain RUN ["text"] [--file=FILE] [--out=FILE.html] [--with=RUN2] [--target="text"]
+              [--second="text"] [--layers=0,2-4] [--npz=FILE.npz] [--checkpoint=best] [--trust]
 
 The page is one HTML file that needs no server and no network. The walk shows every stage from the
 text to the next token, with its formula, its shape and its numbers; the attention shows all layers
 and heads, each with its tag and with what the loss becomes without it. It is written to
-explain.html unless --out names another file.
+explain.html unless --out names another file. The text is given in quotes, as a file, or by standard
+input.
 
 RUN is a run folder, trained or imported, of any family but Word2Vec. What a translating model
 writes is its own greedy translation unless --target gives one. --second is the second sentence of
@@ -25,49 +26,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfm import arguments
 from tfm.inspect.explain.explain import explain, numbers
 from tfm.inspect.explain.page import page
 from tfm.names import UserError
+from tfm.run import options
 from tfm.run.load import load
 from tfm.runtime import cache_compilations, check_compiler
 
-OPTIONS = ("out", "with", "target", "second", "layers", "npz", "checkpoint")
+OPTIONS = ("file", "out", "with", "target", "second", "layers", "npz")
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
+    given = options.parse(argv, __doc__, OPTIONS, as_json=False)
+    if given is None:
         return
-    given = arguments.split(
-        [arg for arg in argv if arg],
-        words=2 if "" not in argv else 1,
-        kind="run and text",
-        options=OPTIONS,
-        flags=("trust",),
-        config=False,
-    )
-    if len(given.words) < 2:
+    (text,) = options.texts_of(given, lines=False)
+    if not text.strip():
         raise UserError('the text is empty: write tfm explain RUN "text"')
-    options, trust = given.options, "trust" in given.flags
-    layers = _layers(options["layers"]) if "layers" in options else None
+    chosen, trust = given.options, "trust" in given.flags
+    layers = _layers(chosen["layers"]) if "layers" in chosen else None
     cache_compilations()
     check_compiler()
-    first, text = given.words
-    runs = [load(folder, options.get("checkpoint", "best"), trust)
-            for folder in (first, options.get("with")) if folder]  # fmt: skip
-    target, second = options.get("target"), options.get("second")
+    first = given.words[0]
+    runs = [load(folder, chosen.get("checkpoint", "best"), trust)
+            for folder in (first, chosen.get("with")) if folder]  # fmt: skip
+    target, second = chosen.get("target"), chosen.get("second")
     found = [explain(run, text, target, second, layers) for run in runs]
     if len({one.name for one in found}) < len(found):
         for one, run in zip(found, runs, strict=True):
             one.name = str(run.folder)
     html, notes = page(found)
-    out = pathlib.Path(options.get("out", "explain.html"))
+    out = pathlib.Path(chosen.get("out", "explain.html"))
     _write(out, html.encode())
-    if "npz" in options:
+    if "npz" in chosen:
         arrays = {f"{one.name}/{name}" if len(found) > 1 else name: x
                   for one in found for name, x in numbers(one).items()}  # fmt: skip
-        path = pathlib.Path(options["npz"])
+        path = pathlib.Path(chosen["npz"])
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
         _write(path, buffer.getvalue())

@@ -1,4 +1,4 @@
-"""Arrays as text that a page can hold: 32-bit numbers where they are few, else 8 bits of a range.
+"""Arrays as text that a page can hold: 32-bit numbers where they are few, else 8 bits each.
 
 Each is compressed by itself, so that the page unpacks only what it draws.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 EXACT = 4096  # numbers of an array that is held in float32
+ROOT = 1.75  # of numbers from 0 on; a greater one shows smaller numbers, and compresses less
 
 
 class Blobs:
@@ -18,6 +19,7 @@ class Blobs:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._places: dict[str, int] = {}  # what is the same is held once
+        self.coarse = False  # some array is held in 8 bits
 
     @property
     def size(self) -> int:
@@ -26,7 +28,10 @@ class Blobs:
     def add(
         self, x: np.ndarray, where: np.ndarray | None = None, exact: bool = False
     ) -> dict[str, Any]:
-        """A matrix. `where` tells which of its numbers matter for the range of the others."""
+        """A matrix. `where` tells which of its numbers matter for the range of the others.
+
+        In 8 bits, numbers from 0 on (weights) are held as roots, so that small ones differ.
+        """
         x = np.asarray(x, np.float32)
         x = x if x.ndim == 2 else x.reshape(1, -1)
         if where is not None:
@@ -36,14 +41,16 @@ class Blobs:
         about = {"shape": list(x.shape), "low": low, "high": high}
         if exact or x.size <= EXACT:
             return {**about, "type": "f4", "blob": self.pack(x.astype("<f4"))}
-        step = (high - low) / 255 or 1.0
-        codes = np.clip(np.round((x - low) / step), 0, 255).astype(np.uint8)
-        return {**about, "type": "u1", "blob": self.pack(codes)}
+        self.coarse = True
+        base, power = (0.0, ROOT) if low >= 0 else (low, 1)
+        share = np.clip((x - base) / (high - base or 1.0), 0, 1)
+        codes = np.round(255 * share ** (1 / power)).astype(np.uint8)
+        return {**about, "type": "u1", "base": base, "power": power, "blob": self.pack(codes)}
 
     def bits(self, x: np.ndarray) -> dict[str, Any]:
         """A matrix of booleans."""
         codes = np.asarray(x, np.uint8)
-        about = {"shape": list(x.shape), "low": 0.0, "high": 255.0, "type": "u1"}
+        about = {"shape": list(x.shape), "low": 0.0, "high": 1.0, "type": "bits"}
         return {**about, "blob": self.pack(codes)}
 
     def pack(self, x: np.ndarray) -> int:

@@ -41,6 +41,11 @@ def page(found: list[Explanation], most: int = MOST) -> tuple[str, list[str]]:
                 "--layers=… shows fewer layers, and all pairs."
             )
         runs = [_run(one, blobs, factor, notes) for one in found]
+        if blobs.coarse:
+            notes.append(
+                "Large maps and pictures are stored in 8 bits: numbers that are read off them are "
+                "marked ≈. --npz=FILE.npz writes all of them in full precision."
+            )
         tree = {
             "text": found[0].text,
             "runs": runs,
@@ -198,6 +203,7 @@ def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
     """Its matrices by layer and head, as far as it has them."""
     lead = sum(axis in "NH" for axis in picture.axes[:-2])
     x = np.asarray(picture.data)
+    sizes = list(x.shape)
     x = x if x.ndim >= 2 else x[None]
     group = narrower(x.reshape(-1, *x.shape[-2:])[0], FEATURES)[1]
 
@@ -209,7 +215,7 @@ def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
     return {
         "label": picture.label,
         "axes": picture.axes,
-        "sizes": list(x.shape),
+        "sizes": sizes,
         "rows": picture.rows,
         "lead": lead,
         "group": group,
@@ -224,6 +230,8 @@ def _next(found: Next, blobs: Blobs) -> dict[str, Any]:
     about = {"shape": [1, size], "low": 0.0, "high": 0.0, "type": "f4"}
     return {
         "rows": found.rows,
+        "start": found.start,
+        "follows": found.follows,
         "logits": [{**about, "blob": blob} for blob in packed],
         "names": {str(id_): text for id_, text in found.names.items()},
         "written": found.written,

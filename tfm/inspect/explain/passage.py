@@ -10,6 +10,8 @@ from tfm.inspect.explain.vocabulary import Vocabulary
 from tfm.models.spec import ModelSpec
 from tfm.names import UserError
 from tfm.run.load import LoadedRun
+from tfm.run.read import words as words_of
+from tfm.run.text import reads_two
 
 WRITERS = ("encoder_decoder", "seq2seq")
 CLASSIFIERS = ("bag", "convolution")
@@ -28,6 +30,7 @@ class Passage:
     written: str  # the sequence that logits stand at
     labels: np.ndarray | None = None
     loss_of: str = ""  # what the loss is that of, in words
+    asked: list[int] | None = None  # the positions at which something is predicted; None: all
 
 
 def passage(
@@ -51,7 +54,8 @@ def passage(
     if target is not None and spec.family not in WRITERS and not prompts:
         raise UserError(f"--target is for models that translate; {spec.family!r} reads one text")
     objective = None if loaded.run is None else loaded.run.objective.names[0]
-    if second is not None and objective not in ("pair", "classify"):
+    classifies = objective in ("pair", "classify", "regress")
+    if second is not None and not (classifies and reads_two(loaded)):
         raise UserError("--second is for models that classify two sentences")
     if second is None and objective == "pair":
         raise UserError('the run was trained on two sentences: write --second="text"')
@@ -63,7 +67,11 @@ def passage(
         return _pair(spec, words, ids, written)
     if prompts:
         return _prompt(loaded, words, ids, None if target is None else words.encode(target))
-    if words.wraps:
+    asked = None
+    if objective == "tag":  # word by word, as in training
+        row = words_of(loaded, text.split())
+        ids, asked = row.ids, row.places
+    elif words.wraps:
         ids = [words.special.bos, *ids, words.special.sep]
     inputs: dict[str, Any] = {}
     if second is not None:
@@ -74,7 +82,7 @@ def passage(
             inputs["types_BT"] = types.astype(np.int32)[None]
     _check("text", ids, spec.vocab, _longest(spec))
     inputs["tokens_BT"] = np.array([ids], np.int32)
-    found = Passage(inputs, {"tokens": ids}, "tokens")
+    found = Passage(inputs, {"tokens": ids}, "tokens", asked=asked)
     if writes_on(loaded):
         found.labels = np.array([*ids[1:], -1])
         found.loss_of = "each token, from those before it"

@@ -72,6 +72,13 @@ def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
     formula = "logits = x W_head"
     if getattr(spec, "tied", False):
         formula += ",  W_head = Eᵀ, the embedding"
+    outputs = spec.outputs if spec.family == "encoder" else ()
+    if "masked_lm" in outputs:
+        formula = "logits = norm(f(x W + b)) Eᵀ + c,  E: the embedding,  f: an activation"
+    elif outputs and "tag" not in outputs:
+        formula = "logits = x_0 W + b,  x_0: the state of the first token"
+        if spec.pooler:
+            formula = "logits = tanh(x_0 W_p + b_p) W + b,  x_0: the state of the first token"
     if spec.family == "seq2seq":
         formula = "logits = V tanh(W [c_t; h_t]) + b,  c_t: what the attention found"
     title = "What comes next"
@@ -81,13 +88,14 @@ def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
         title = "Which class?"
     pictures = []
     if logits.size <= 1 << 16:
-        pictures = [Picture("logits", "TV" if len(logits) > 1 else "V", logits, of)]
+        whole = len(logits) == 1 and not of
+        pictures = [Picture("logits", "V" if whole else "TV", logits[0] if whole else logits, of)]
     return [
         Stage("logits", "Logits", formula,
               "One number for each entry of the vocabulary, or for each class.", pictures),
         Stage("bars", title, "p_i = exp(logit_i / T) / Σ_j exp(logit_j / T)",
-              "A low temperature T makes the greatest greater. top-k keeps the k most probable, "
-              "top-p the fewest that together reach p; what is kept is divided by its sum.",
+              "A low temperature T favours the most probable. Top-k keeps the k most probable, "
+              "top-p the fewest whose probabilities sum to p; the rest is renormalised.",
               shows="bars"),
     ]  # fmt: skip
 
@@ -99,11 +107,12 @@ def _transformer(
     if side == "decoder" and getattr(spec, "decoder_scheme", None) is not None:
         scheme = spec.decoder_scheme
     pictures = [Picture("token", "TD", arrays["token_TD"], rows)]
-    formula = "x = E[id]"
+    token = "(E[id] + S[type])" if getattr(spec, "types", 0) else "E[id]"
+    formula = f"x = {token}"
     if "table_TD" in arrays:
         pictures.append(Picture("position", "TD", arrays["table_TD"], rows))
         sign = {"add": "+", "multiply": "⊙", "concatenate": "beside"}[spec.position.join]
-        formula = f"x = E[id] {sign} P[t]"
+        formula = f"x = {token} {sign} P[t]"
         pictures.append(Picture("x", "TD", arrays["embedding_TD"], rows))
     stages = [
         Stage("embedding", "Embedding and position", formula, formulas.position(scheme), pictures)
@@ -187,16 +196,18 @@ def _attention(prefix: str, site: Site) -> list[Stage]:
         stages.append(Stage(f"{prefix}qkv", f"{of}Q, K, V of a head", formula, text, pictures))
     if "score_NHTS" in a and spec is not None:
         stages.append(Stage(f"{prefix}score", f"{of}Scores", formulas.score(spec),
-                            "How alike are the query of row t and the key of column s?",
+                            "How similar are the query of row t and the key of column s? "
+                            "Pairs that the mask hides are grey.",
                             shows="score", site=site.name))  # fmt: skip
         if "bias_NHTS" in a:
-            stages.append(Stage(f"{prefix}bias", f"{of}Bias", f"s′ = s + b{formulas.cap(spec)}",
+            formula = f"s_ts ← s_ts + b_ts{formulas.cap(spec)}"
+            stages.append(Stage(f"{prefix}bias", f"{of}Bias", formula,
                                 "What the distance adds, whatever the content is.",
                                 shows="bias", site=site.name))  # fmt: skip
         elif spec.cap is not None:
-            stages.append(Stage(f"{prefix}cap", f"{of}Cap", f"s′ = s{formulas.cap(spec)}", "",
+            stages.append(Stage(f"{prefix}cap", f"{of}Cap", f"s_ts ← s_ts{formulas.cap(spec)}", "",
                                 shows="logits", site=site.name))  # fmt: skip
-        stages.append(Stage(f"{prefix}mask", f"{of}Mask", "s′_ts = −∞ where t must not see s",
+        stages.append(Stage(f"{prefix}mask", f"{of}Mask", "s_ts ← −∞ where t must not see s",
                             "Who may look at whom.", shows="mask", site=site.name))  # fmt: skip
     if spec is not None:
         formula = formulas.normalizer(spec)

@@ -2,7 +2,7 @@
 
 function attentionView(root) {
   const site = () => siteNow();
-  if (!RUNS[0].sites.length) {
+  if (!RUNS.some((run) => run.sites.length)) {
     root.append(make("div", { class: "card" }, make("p", {}, "This model has no weights between tokens. The walk shows its states.")));
     return { update: async () => {}, figures: async () => [] };
   }
@@ -66,7 +66,7 @@ function attentionView(root) {
     const i = Math.floor(row / site().factor), j = Math.floor(col / site().factor), shown = panel.shown;
     if (!shown) return "";
     const words = `${names(site().rows)[row]} → ${names(site().cols)[col]}`;
-    return `${words}\n${shown.mask && !at(shown.mask, i, j) ? "hidden by the mask" : `${MAP_NAMES[state.map]} ${show(at(shown.matrix, i, j))}`}`;
+    return `${words}\n${shown.mask && !at(shown.mask, i, j) ? "hidden by the mask" : `${MAP_NAMES[state.map]} ${show(at(shown.matrix, i, j), shown.matrix)}`}`;
   }
 
   lineCanvas.addEventListener("pointermove", (event) => {
@@ -89,10 +89,11 @@ function attentionView(root) {
 
   function drawToolbar() {
     const run = RUNS[state.run];
-    toolbar.replaceChildren(
+    refill(toolbar,
       ...(run.sites.length > 1 ? [segments(run.sites.map((one, i) => [i, one.title]), state.site, (i) => set({ site: i, row: null, col: null, layer: 0, head: 0 }), "Attention", "choose-site")] : []),
       segments(mapsOf(site()).map((name) => [name, MAP_NAMES[name]]), state.map, (map) => set({ map }), "Map", "choose-map"),
-      ...(two ? [segments(RUNS.map((one, i) => [i, one.name]), state.run, (i) => set({ run: i }), "Run", "choose-run")] : []),
+      ...(two ? [segments(RUNS.map((one, i) => [i, one.name]).filter(([i]) => RUNS[i].sites.length), state.run, (i) => set({ run: i }), "Run", "choose-run")] : []),
+      ...RUNS.filter((one) => two && !matching(one)).map((one) => make("span", { class: "soft" }, one.sites.length ? `${one.name} has no “${site().title}”` : `${one.name} has no weights between tokens`)),
       make("button", { id: "clear", onclick: () => set({ row: null, col: null }), disabled: state.row === null && state.col === null }, "clear pins"));
   }
 
@@ -150,11 +151,11 @@ function attentionView(root) {
   function difference(a, b) {
     const known = differences.get(a.matrix);
     if (known && known.other === b.matrix) return known.shown;
-    const values = a.matrix.values.map((x, i) => b.matrix.values[i] - x);
+    const values = a.matrix.values.map((x, i) => b.matrix.values[i] - x), gap = [a, b].some((one) => one.matrix.least) ? Math.max(...[a, b].map(({ matrix }) => matrix.gap || (matrix.high - matrix.low) / 127)) : null;
     const mask = a.mask && b.mask && { ...a.mask, values: a.mask.values.map((x, i) => x && b.mask.values[i]) };
     const inside = mask ? values.filter((_, i) => mask.values[i]) : values;
     const low = inside.reduce((x, y) => Math.min(x, y), 0), high = inside.reduce((x, y) => Math.max(x, y), 0);
-    const shown = { matrix: { ...a.matrix, values, low, high }, mask };
+    const shown = { matrix: { ...a.matrix, values, low, high, gap }, mask };
     differences.set(a.matrix, { other: b.matrix, shown });
     return shown;
   }
@@ -189,7 +190,7 @@ function attentionView(root) {
     if (before !== null) {
       drawToolbar();
       await drawGrid();
-      gridNote.textContent = `${own.layers.length} × ${own.heads}, click one`;
+      gridNote.textContent = own.layers.length * own.heads > 1 ? `${own.layers.length} × ${own.heads}: click one` : "";
       mapTitle.textContent = `Layer ${layer}, head ${state.head}: ${MAP_NAMES[state.map]}`;
       formula.replaceChildren(...math(own.formulas[state.map] ?? own.terms[state.map] ?? ""));
     }
@@ -219,8 +220,9 @@ function attentionView(root) {
     const i = Math.floor(row / site().factor), values = Array.from({ length: shown.matrix.cols }, (_, s) => [shown.mask && !at(shown.mask, i, s) ? -Infinity : at(shown.matrix, i, s), s]);
     const best = values.filter(([x]) => x > -Infinity).sort((a, b) => b[0] - a[0]).slice(0, 3);
     const place = (s) => names(site().cols)[Math.min(s * site().factor, names(site().cols).length - 1)];
-    const pair = col === null ? "" : ` · ${names(site().cols)[col]}: ${show(values[Math.floor(col / site().factor)][0] === -Infinity ? null : values[Math.floor(col / site().factor)][0])}`;
-    readout.textContent = `${names(site().rows)[row]} (${row}) looks most at ${best.map(([x, s]) => `${place(s)} ${show(x)}`).join(", ")}${pair}`;
+    const chosen = col === null ? null : values[Math.floor(col / site().factor)][0];
+    const pair = col === null ? "" : ` · ${names(site().cols)[col]}: ${chosen === -Infinity ? "hidden" : show(chosen, shown.matrix)}`;
+    readout.textContent = `${names(site().rows)[row]} (${row}) looks most at ${best.map(([x, s]) => `${place(s)} ${show(x, shown.matrix)}`).join(", ")}${pair}`;
   }
 
   function drawStrips(shown, rebuild) {
@@ -283,19 +285,19 @@ function attentionView(root) {
     if (row !== null && col !== null) {
       title = `Heads that look from ${names(own.rows)[row]} to ${names(own.cols)[col]}`;
       const i = Math.floor(row / own.factor), j = Math.floor(col / own.factor);
-      const every = await Promise.all(own.maps.weights.flatMap((layer, n) => layer.map(async (about, h) => [at(await unpack(about), i, j), n, h])));
+      const every = await Promise.all(own.maps.weights.flatMap((layer, n) => layer.map(async (about, h) => { const matrix = await unpack(about); return [at(matrix, i, j), n, h, matrix]; })));
       if (now !== turn) return;
-      items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h]) => [n, h, show(x)]));
+      items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h, matrix]) => [n, h, show(x, matrix)]));
     } else if (state.row !== null) {
       title = `What heads look at most, from ${names(own.rows)[state.row]}`;
       const i = Math.floor(state.row / own.factor);
       const every = await Promise.all(own.maps.weights.flatMap((layer, n) => layer.map(async (about, h) => {
         const matrix = await unpack(about), weights = matrix.values.subarray(i * matrix.cols, (i + 1) * matrix.cols);
         const best = weights.reduce((b, x, s) => (x > weights[b] ? s : b), 0);
-        return [weights[best], n, h, best];
+        return [weights[best], n, h, best, matrix];
       })));
       if (now !== turn) return;
-      items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h, s]) => [n, h, `${names(own.cols)[Math.min(s * own.factor, names(own.cols).length - 1)]} ${show(x)}`]));
+      items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h, s, matrix]) => [n, h, `${names(own.cols)[Math.min(s * own.factor, names(own.cols).length - 1)]} ${show(x, matrix)}`]));
     } else if (own.stats[0][0].silenced !== null) {
       const every = own.stats.flatMap((layer, n) => layer.map((one, h) => [one.silenced, n, h]));
       items.push(...every.sort((a, b) => b[0] - a[0]).slice(0, 8).map(([x, n, h]) => [n, h, `${x >= 0 ? "+" : "−"}${Math.abs(x).toFixed(4)}`]));
@@ -304,7 +306,7 @@ function attentionView(root) {
       items.length = 0;
     }
     const entries = items.map(([n, h, text]) => make("li", {}, make("button", { onclick: () => set({ layer: n, head: h }) }, `layer ${own.layers[n]}, head ${h}`), make("span", { class: "soft" }, own.stats[n][h].tag), make("span", {}, text)));
-    ranking.replaceChildren(make("h3", {}, title), make("ul", { class: "list" }, ...entries),
+    refill(ranking, make("h3", {}, title), make("ul", { class: "list" }, ...entries),
       make("p", { class: "soft" }, items.length ? "" : "Not measured: the model gives no prediction, or its heads are not projected."));
   }
 
@@ -322,7 +324,7 @@ function attentionView(root) {
     const shown = await shownMaps(), own = site(), out = [];
     const where = `layer ${own.layers[state.layer]}, head ${state.head}: ${MAP_NAMES[state.map]}`;
     mapFigures(shown, 680).forEach((figure, i) => {
-      if (figure) out.push({ title: two ? `${["", "", "difference, "][i]}${i < 2 ? `${RUNS[i].name}, ` : ""}${where}` : `${own.title}, ${where}`, text: own.formulas[state.map] ?? "", figure });
+      if (figure) out.push({ title: two ? `${["", "", "difference, "][i]}${i < 2 ? `${RUNS[i].name}, ` : ""}${where}` : `${own.title}, ${where}`, formula: own.formulas[state.map] ?? "", text: "", figure, scale: scaleFor(shown, i) });
     });
     const figure = lineFigure(shown, 420);
     if (figure) out.push({ title: "Who looks at whom", text: "", figure });

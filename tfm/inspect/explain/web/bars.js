@@ -24,7 +24,7 @@ function probabilities(logits, temperature, topk, topp) {
 const SHOWN_BARS = 14;
 
 function positionNow(next) {
-  return next.rows.includes(state.position) ? state.position : next.rows.at(-1) ?? null;
+  return next.rows.includes(state.position) ? state.position : next.start;
 }
 
 function slider(name, label, low, high, step, word) {
@@ -49,7 +49,7 @@ function nextPanel(runIndex) {
   const bars = make("div", { class: "bars", role: "group", "aria-label": "Probabilities", style: `min-height:${count * 27}px` });
   const after = make("div", { class: "goes-on", "aria-live": "polite" });
   const chooser = make("select", { id: "position", "aria-label": "Position", onchange: (event) => set({ position: Number(event.target.value), pick: null }) });
-  for (const t of next.rows) chooser.append(make("option", { value: t }, `${t}: after “${visible(pieces[t][0])}”`));
+  for (const t of next.rows) chooser.append(make("option", { value: t }, `${t}: ${next.follows ? "after" : "at"} “${visible(pieces[t][0])}”`));
   const reset = make("button", { id: "reset-bars", onclick: () => set({ temperature: 1, topk: 0, topp: 1, pick: null }) }, "reset");
   const element = make("div", {},
     make("div", { class: "sliders" }, ...sliders.map((one) => one.element),
@@ -63,7 +63,7 @@ function nextPanel(runIndex) {
     const row = position === null ? 0 : next.rows.indexOf(position);
     const logits = (await unpack(next.logits[row])).values;
     const found = probabilities(logits, state.temperature, state.topk, state.topp);
-    bars.replaceChildren(...found.order.slice(0, SHOWN_BARS).map((id) => {
+    refill(bars, ...found.order.slice(0, SHOWN_BARS).map((id) => {
       const p = found.filtered[id], name = next.names[id] ?? `#${id}`;
       return make("button", {
         class: p ? "bar" : "bar cut", "data-id": id, "data-p": p.toFixed(4), "aria-pressed": state.pick === id,

@@ -76,6 +76,34 @@ const moved = (pen, dx, dy) => ({
   image: (source, x, y, ...rest) => pen.image(source, x + dx, y + dy, ...rest),
 });
 
+const ruler = document.createElement("canvas").getContext("2d");
+
+function widthOfText(text, size, font) {
+  ruler.font = `${size}px ${font}`;
+  return ruler.measureText(text).width;
+}
+
+// A formula in a file. Returns where it ends.
+function writeMath(pen, x, y, text, { size, ...style }) {
+  text.split(SUBSCRIPT).forEach((part, i) => {
+    const own = i % 2 ? 0.75 * size : size;
+    pen.text(x, i % 2 ? y + 0.3 * size : y, part, { ...style, size: own });
+    x += widthOfText(part, own, style.font);
+  });
+  return x;
+}
+
+// Replace what an element holds. What had the keyboard's focus has it again.
+function refill(box, ...children) {
+  const now = document.activeElement, data = now && box.contains(now) ? { ...now.dataset } : null;
+  const id = data && now.id, key = data && ["value", "id", "layer", "head"].filter((name) => name in data).map((name) => `[data-${name}="${CSS.escape(data[name])}"]`).join("");
+  const group = data && now.parentElement.id;
+  box.replaceChildren(...children.filter((child) => child !== null));
+  if (!data) return;
+  const again = id ? document.getElementById(id) : key ? (group && document.getElementById(group) || box).querySelector(key) : null;
+  if (again) again.focus({ preventScroll: true });
+}
+
 // Draw a figure ({width, height, draw}) on a canvas element, as sharp as the screen is.
 function paint(canvas, figure) {
   const sharp = window.devicePixelRatio || 1;
@@ -92,9 +120,11 @@ function paint(canvas, figure) {
   canvas.figure = figure;
 }
 
+const SUBSCRIPT = /_(head|[A-Za-z]{1,2}(?![A-Za-z])|\d)/;
+
 // A formula, with what follows "_" as a subscript.
 function math(text) {
-  return text.split(/_(head|[A-Za-z]{1,2}(?![A-Za-z]))/).map((part, i) => (i % 2 ? make("sub", {}, part) : part));
+  return text.split(SUBSCRIPT).map((part, i) => (i % 2 ? make("sub", {}, part) : part));
 }
 
 // Make an element: make("button", {class: "head", onclick}, "text", child…). Text is never HTML.

@@ -14,15 +14,15 @@ async function inflate(text) {
 async function decode(about) {
   const buffer = await inflate(DATA.blobs[about.blob]);
   const [rows, cols] = about.shape;
-  let values;
+  const { low, high, base, power } = about;
   if (about.type === "f4") {
-    values = new Float32Array(buffer);
-  } else {
-    const codes = new Uint8Array(buffer), step = (about.high - about.low) / 255 || 1;
-    values = new Float32Array(codes.length);
-    for (let i = 0; i < codes.length; i++) values[i] = about.low + codes[i] * step;
+    return { rows, cols, values: new Float32Array(buffer), low, high };
   }
-  return { rows, cols, values, low: about.low, high: about.high };
+  const codes = new Uint8Array(buffer);
+  if (about.type === "bits") return { rows, cols, values: Float32Array.from(codes), low, high };
+  const known = Float32Array.from({ length: 256 }, (_, c) => base + (c / 255) ** power * (high - base));
+  const values = Float32Array.from(codes, (c) => known[c]);
+  return { rows, cols, values, low, high, gap: power === 1 ? known[1] - known[0] : null, least: known[1] };
 }
 
 // A promise of {rows, cols, values, low, high}.
@@ -104,15 +104,18 @@ async function mapOf(site, name, layer, head) {
         high = Math.max(high, value);
       }
     }
-    weighted.set(key, { ...matrix, values, low: 0, high });
+    weighted.set(key, { ...matrix, values, low: 0, high, least: matrix.high ? matrix.least * high / matrix.high : matrix.least });
   }
   return { matrix: weighted.get(key), mask };
 }
 
-// How a number is written.
-function show(x) {
+// How a number is written: as exactly as `matrix`, which it was read off, holds it. One of 8 bits has
+// a `gap` between two numbers, or, where small numbers are nearer to each other, a `least` above 0.
+function show(x, matrix = {}) {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
   const size = Math.abs(x);
+  if (matrix.gap) return `≈${x.toFixed(Math.max(0, Math.round(-Math.log10(matrix.gap))))}`.replace("-", "−");
+  if (matrix.least) return size < matrix.least ? `<${matrix.least.toPrecision(1)}` : `≈${Number(x.toPrecision(2))}`.replace("-", "−");
   const text = size === 0 ? "0" : size >= 1000 || size < 0.001 ? x.toExponential(1)
     : x.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
   return text.replace("-", "−");

@@ -1,24 +1,33 @@
 // The view as a file: its figures below each other, with their titles.
 
+const FORMULA = { size: 13, font: SANS };
+
 async function sheet(view) {
   const figures = await view.figures(), gap = 26, margin = 24;
+  const about = `${RUNS.map((run) => run.name).join(" and ")}: ${shortened(DATA.text.replace(/\s+/g, " "), 90)}`;
   let height = margin + 30;
-  const placed = figures.map(({ title, text, figure }) => {
-    const head = (title ? 22 : 0) + (text ? 20 : 0), y = height;
-    height += head + figure.height + gap;
-    return { title, text, figure, y, head };
+  const placed = figures.map(({ title, formula, text, figure, scale }) => {
+    const y = height, lines = [title ? 22 : 0, formula ? 20 : 0, text ? 18 : 0];
+    height += lines[0] + lines[1] + lines[2] + figure.height + (scale ? 20 : 0) + gap;
+    return { title, formula, text, figure, scale, y, lines };
   });
-  const width = Math.max(480, ...figures.map(({ figure }) => figure.width)) + 2 * margin;
+  const wide = figures.map(({ title, formula, text, figure }) => Math.max(
+    figure.width, 1.08 * widthOfText(title ?? "", 15, SANS), widthOfText(formula ?? "", FORMULA.size, FORMULA.font), widthOfText(text ?? "", 12, MONO)));
+  const width = Math.ceil(Math.max(480, widthOfText(about, 13, SANS), ...wide) + 2 * margin);
   return {
-    width: Math.ceil(width),
+    width,
     height: Math.ceil(height),
     draw(pen) {
-      pen.rect(0, 0, Math.ceil(width), Math.ceil(height), variable("--bg"));
-      pen.text(margin, margin, shortened(`${RUNS.map((run) => run.name).join(" and ")}: ${DATA.text.replace(/\s+/g, " ")}`, 90), { fill: variable("--soft"), font: SANS, size: 13 });
-      for (const { title, text, figure, y, head } of placed) {
-        if (title) pen.text(margin, y + 9, title, { fill: variable("--ink"), font: SANS, size: 15, weight: 600 });
-        if (text) pen.text(margin, y + (title ? 30 : 9), shortened(text, 110), { fill: variable("--soft"), font: SANS, size: 12 });
-        figure.draw(moved(pen, margin, y + head));
+      const ink = variable("--ink"), soft = variable("--soft");
+      pen.rect(0, 0, width, Math.ceil(height), variable("--bg"));
+      pen.text(margin, margin, about, { fill: soft, font: SANS, size: 13 });
+      for (const { title, formula, text, figure, scale, y, lines } of placed) {
+        if (title) pen.text(margin, y + 9, title, { fill: ink, font: SANS, size: 15, weight: 600 });
+        if (formula) writeMath(pen, margin, y + lines[0] + 8, formula, { fill: soft, ...FORMULA });
+        if (text) pen.text(margin, y + lines[0] + lines[1] + 7, text, { fill: soft, size: 12 });
+        const top = y + lines[0] + lines[1] + lines[2];
+        figure.draw(moved(pen, margin, top));
+        if (scale) drawScale(pen, margin, top + figure.height + 6, scale);
       }
     },
   };

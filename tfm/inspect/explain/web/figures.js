@@ -143,10 +143,42 @@ function matrixFigure({ matrix, scale, width, names, mark, pinned, unit }) {
   };
 }
 
+// Pieces and their ids, in lines.
+function piecesFigure(pieces, width = 680) {
+  let x = 0, y = 0;
+  const placed = pieces.map(([text, id]) => {
+    const own = Math.max(8 * visible(text).length, 7 * String(id).length) + 12;
+    if (x + own > width) { x = 0; y += 40; }
+    const place = { text: visible(text), id, x, y, width: own - 4 };
+    x += own;
+    return place;
+  });
+  return {
+    width,
+    height: y + 40,
+    draw(pen) {
+      for (const one of placed) {
+        pen.frame(one.x, one.y, one.width, 34, variable("--line"), 1);
+        pen.text(one.x + one.width / 2, one.y + 11, one.text, { anchor: "center", fill: variable("--ink"), size: 13 });
+        pen.text(one.x + one.width / 2, one.y + 26, String(one.id), { anchor: "center", fill: variable("--soft"), size: 11 });
+      }
+    },
+  };
+}
+
+// The colours of a scale, in a file.
+function drawScale(pen, x, y, scale) {
+  const style = { fill: variable("--soft"), font: SANS, size: 11 }, left = widthOfText(show(scale.low), 11, SANS) + 6;
+  pen.text(x, y + 5, show(scale.low), style);
+  pen.image(pixelsOf(stripOf(scale), null, scale), x + left, y, 110, 10);
+  pen.text(x + left + 116, y + 5, show(scale.high), style);
+}
+
+const stripOf = (scale) => ({ rows: 1, cols: 64, values: Float32Array.from({ length: 64 }, (_, i) => scale.low + (i / 63) * (scale.high - scale.low)) });
+
 // The colours of a scale, with its ends.
 function legend(scale) {
-  const strip = { rows: 1, cols: 64, values: Float32Array.from({ length: 64 }, (_, i) => scale.low + (i / 63) * (scale.high - scale.low)) };
-  const canvas = make("canvas", { "aria-hidden": "true" });
+  const strip = stripOf(scale), canvas = make("canvas", { "aria-hidden": "true" });
   paint(canvas, { width: 110, height: 10, draw: (pen) => pen.image(pixelsOf(strip, null, scale), 0, 0, 110, 10) });
   return make("div", { class: "legend" }, show(scale.low), canvas, show(scale.high));
 }

@@ -10,7 +10,6 @@ function walkView(root) {
   let cards = [], built = "", panel = null;
 
   const walkNow = () => RUNS[state.run].walks[state.walk];
-  const headsOf = (walk) => Math.max(1, ...walk.stages.flatMap((stage) => stage.pictures.filter((p) => p.lead === 2).map((p) => p.data[0].length)));
   const siteOf = (name) => RUNS[state.run].sites.findIndex((one) => one.name === name);
 
   function chooser(label, id, count, now, word, choose) {
@@ -20,20 +19,18 @@ function walkView(root) {
   }
 
   function drawToolbar() {
-    const run = RUNS[state.run], walk = walkNow(), layers = layersOf(walk), heads = headsOf(walk);
+    const run = RUNS[state.run], walk = walkNow(), layers = layersOf(walk), heads = headsOf(run, walk);
     const site = run.sites.find((one) => walk.stages.some((stage) => stage.site === one.name)) ?? run.sites[state.site];
-    const pieces = run.sequences[rowsOf(walk)];
+    const pieces = run.sequences[rowsOf(RUNS[state.run], walk)];
     const token = chooser("token", "choose-token", pieces.length, state.row, (i) => `${i}: ${visible(pieces[i][0])}`, (row) => set({ row }));
     token.lastChild.prepend(make("option", { value: "", selected: state.row === null }, "none"));
-    toolbar.replaceChildren(
+    refill(toolbar,
       ...(RUNS.length > 1 ? [chooser("run", "choose-walk-run", RUNS.length, state.run, (i) => RUNS[i].name, (i) => set({ run: i }))] : []),
       ...(run.walks.length > 1 ? [chooser("side", "choose-walk", run.walks.length, state.walk, (i) => run.walks[i].title, (i) => set({ walk: i, layer: 0, head: 0, row: null, site: Math.max(0, run.sites.findIndex((one) => one.name === run.walks[i].name)) }))] : []),
       ...(layers > 1 ? [chooser("layer", "choose-layer", layers, state.layer, (i) => String(site?.layers[i] ?? i), (i) => set({ layer: i }))] : []),
       ...(heads > 1 ? [chooser("head", "choose-head", heads, state.head, String, (i) => set({ head: i }))] : []),
       token);
   }
-
-  const rowsOf = (walk) => walk.stages.flatMap((stage) => stage.pictures).find((p) => p.rows)?.rows ?? Object.keys(RUNS[state.run].sequences)[0];
 
   function build() {
     const key = `${state.run} ${state.walk}`;
@@ -80,7 +77,7 @@ function walkView(root) {
   }, { rootMargin: "300px" });
 
   function pieceList(walk) {
-    const pieces = RUNS[state.run].sequences[rowsOf(walk)];
+    const pieces = RUNS[state.run].sequences[rowsOf(RUNS[state.run], walk)];
     return make("div", { class: "pieces" }, ...pieces.map(([text, id], i) => make("button", {
       class: "piece", "data-index": i, onclick: () => set({ row: state.row === i ? null : i }),
       onpointerenter: () => setHover(i, null), onpointerleave: () => setHover(null, null),
@@ -97,19 +94,19 @@ function walkView(root) {
       if (!f) return;
       const col = Math.floor((event.clientX - box.left - f.box.left) / f.box.cell), row = Math.floor((event.clientY - box.top - f.box.top) / f.box.height);
       const inside = row >= 0 && col >= 0 && row < f.box.rows && col < f.box.cols;
-      if (picture.rows === rowsOf(walkNow())) setHover(inside ? row : null, null);
+      if (picture.rows === rowsOf(RUNS[state.run], walkNow())) setHover(inside ? row : null, null);
       const name = picture.rows && inside ? `${visible(RUNS[state.run].sequences[picture.rows][row][0])}, ` : "";
-      tip(event, inside && `${picture.label}: ${name}feature ${col * picture.group}: ${show(at(holder.matrix, row, col))}`);
+      tip(event, inside && `${picture.label}: ${name}feature ${col * picture.group}: ${show(at(holder.matrix, row, col), holder.matrix)}`);
     });
     canvas.addEventListener("pointerleave", (event) => { setHover(null, null); tip(event, ""); });
-    canvas.addEventListener("click", () => { if (picture.rows === rowsOf(walkNow()) && hover.row !== null) set({ row: state.row === hover.row ? null : hover.row }); });
+    canvas.addEventListener("click", () => { if (picture.rows === rowsOf(RUNS[state.run], walkNow()) && hover.row !== null) set({ row: state.row === hover.row ? null : hover.row }); });
     return holder;
   }
 
   function mapHolder(card) {
     const canvas = make("canvas", { role: "img", "aria-label": card.stage.title });
     const holder = { site: card.stage.site, map: card.stage.shows, canvas, figure: null, legend: make("div") };
-    const more = make("button", { onclick: () => set({ view: "attention", site: siteOf(holder.site), map: mapsOf(RUNS[state.run].sites[siteOf(holder.site)]).includes(holder.map) ? holder.map : "logits" }) }, "look closer");
+    const more = make("button", { onclick: () => set({ view: "attention", site: siteOf(holder.site), map: mapsOf(RUNS[state.run].sites[siteOf(holder.site)]).includes(holder.map) ? holder.map : "logits" }) }, "show in the attention view");
     card.body.append(make("div", { class: "picture" }, canvas, holder.legend, more));
     const pair = (event) => {
       const box = canvas.getBoundingClientRect(), own = RUNS[state.run].sites[siteOf(holder.site)];
@@ -121,7 +118,7 @@ function walkView(root) {
       if (!found) return tip(event, "");
       const i = Math.floor(found.row / own.factor), j = Math.floor(found.col / own.factor);
       const words = `${visible(RUNS[state.run].sequences[own.rows][found.row][0])} → ${visible(RUNS[state.run].sequences[own.cols][found.col][0])}`;
-      tip(event, `${words}\n${holder.shown.mask && !at(holder.shown.mask, i, j) ? "hidden" : show(at(holder.shown.matrix, i, j))}`);
+      tip(event, `${words}\n${holder.shown.mask && !at(holder.shown.mask, i, j) ? "hidden" : show(at(holder.shown.matrix, i, j), holder.shown.matrix)}`);
     });
     canvas.addEventListener("pointerleave", (event) => { setHover(null, null); tip(event, ""); });
     canvas.addEventListener("click", (event) => { const found = pair(event); if (found) set({ row: state.row === found.row ? null : found.row }); });
@@ -162,7 +159,7 @@ function walkView(root) {
       const matrix = await unpack(chosen(holder.picture)), sequence = RUNS[state.run].sequences[holder.picture.rows];
       holder.matrix = matrix;
       holder.scale = scaleOf(matrix.low, matrix.high, matrix.low < 0);
-      const named = sequence && sequence.length === matrix.rows, own = named && holder.picture.rows === rowsOf(walkNow());
+      const named = sequence && sequence.length === matrix.rows, own = named && holder.picture.rows === rowsOf(RUNS[state.run], walkNow());
       return matrixFigure({ matrix, scale: holder.scale, width, names: named ? sequence.map(([text]) => visible(text)) : null, mark: own ? hover.row : null, pinned: own ? state.row : null });
     }
     const own = RUNS[state.run].sites[siteOf(holder.site)];
@@ -180,8 +177,8 @@ function walkView(root) {
       paint(holder.canvas, holder.figure);
       if (!quick) holder.legend.replaceChildren(legend(holder.scale));
       if (holder.values) {
-        const row = !holder.picture.rows ? 0 : holder.picture.rows === rowsOf(walkNow()) ? activeRow() : null;
-        const texts = row === null || row >= holder.matrix.rows ? [] : Array.from({ length: Math.min(8, holder.matrix.cols) }, (_, i) => show(at(holder.matrix, row, i)));
+        const row = !holder.picture.rows ? 0 : holder.picture.rows === rowsOf(RUNS[state.run], walkNow()) ? activeRow() : null;
+        const texts = row === null || row >= holder.matrix.rows ? [] : Array.from({ length: Math.min(8, holder.matrix.cols) }, (_, i) => show(at(holder.matrix, row, i), holder.matrix));
         holder.values.style.maxWidth = `${Math.max(150, holder.figure.width)}px`;
         holder.values.textContent = texts.length ? `[${texts.join(", ")}${holder.matrix.cols > 8 ? ", …" : ""}]` : "";
       }
@@ -202,14 +199,19 @@ function walkView(root) {
 
   // For a file: all stages.
   async function figures() {
-    const out = [];
+    const out = [], run = RUNS[state.run], walk = walkNow();
+    const where = [layersOf(walk) > 1 ? `layer ${state.layer}` : "", headsOf(run, walk) > 1 ? `head ${state.head}` : ""].filter(Boolean).join(", ");
     for (const card of cards) {
+      const { title, formula, shows } = card.stage;
+      if (shows === "pieces") out.push({ title, text: "", figure: piecesFigure(run.sequences[rowsOf(run, walk)]) });
       let first = true;
       for (const holder of card.holders) {
-        out.push({ title: first ? card.stage.title : "", text: `${first ? card.stage.formula : ""}   ${holder.picture ? `${holder.picture.label}_${holder.picture.axes}` : ""}`.trim(), figure: await figureOf(holder, 680) });
+        const figure = await figureOf(holder, 680), label = holder.picture ? `${holder.picture.label.split(":")[0]}_${holder.picture.axes}` : "";
+        const chosen = where && (holder.site || holder.picture.lead) ? ` (${where})` : "";
+        out.push({ title: first ? `${title}${chosen}` : "", formula: first ? formula : "", text: label, figure, scale: holder.scale });
         first = false;
       }
-      if (card.stage.shows === "bars" && RUNS[state.run].next) out.push({ title: card.stage.title, text: card.stage.formula, figure: await barsFigure(state.run) });
+      if (shows === "bars" && run.next) out.push({ title, formula, text: "", figure: await barsFigure(state.run) });
     }
     return out;
   }

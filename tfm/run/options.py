@@ -24,7 +24,8 @@ SETTINGS_HELP = """\
   --beams=K --length_penalty=1 --stopping=estimate
                           beam search: log-probability / length**penalty; stopping is estimate,
                           full or never
-  --n_best=1              sequences for each text
+  --n_best=1              sequences for each text; the score of each is its log-probability, with
+                          beams divided by length**penalty
   --seed=0                of what is drawn
   --checkpoint=best       or last
   --trust                 code that the run folder holds may be run
@@ -32,7 +33,11 @@ SETTINGS_HELP = """\
 
 
 def parse(
-    argv: Sequence[str], doc: str | None, options: Sequence[str] = (), flags: Sequence[str] = ()
+    argv: Sequence[str],
+    doc: str | None,
+    options: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    as_json: bool = True,
 ) -> Arguments | None:
     """The command line of a verb: a run, a text, its options and flags. None: its help was asked
     for, and is printed."""
@@ -44,7 +49,7 @@ def parse(
         words=1,
         most=2,
         options=(*RUN, *options),
-        flags=(*flags, "json", "trust"),
+        flags=(*flags, *(["json"] if as_json else []), "trust"),
         config=False,
     )
 
@@ -63,9 +68,9 @@ def _some(given: Arguments, names: Sequence[str]) -> dict[str, Any]:
     return {name: given.options[name] for name in names if name in given.options}
 
 
-def settings_of(given: Arguments) -> dict[str, Any]:
-    """The settings of decoding that a command line gives, checked."""
-    return decoding_settings(_some(given, SETTINGS))
+def settings_of(given: Arguments, **usual: str) -> dict[str, Any]:
+    """The settings of decoding that a command line gives, checked; where it gives none, `usual`."""
+    return decoding_settings({**usual, **_some(given, SETTINGS)})
 
 
 def part_of(given: Arguments) -> int | None:
