@@ -39,6 +39,12 @@ RUNS = {
         f"mixture(parts=({TO_ENGLISH!r}, {TO_GERMAN!r}), prefixes=('to English: ', 'to German: '))",
         "bpe(vocab=300)",
     ),
+    "ids": (
+        "seq2seq",
+        {"family": "encoder_decoder", **SMALL},
+        "reverse(length=6, vocab=8)",
+        None,
+    ),
     "pairs": (
         "seq2seq",
         {"family": "encoder_decoder", **SMALL},
@@ -112,6 +118,8 @@ def runs(tmp_path_factory):
         objective, model, dataset, tokenizer = RUNS[name]
         if not (folder / name).exists():
             data = {"dataset": dataset, "tokenizer": tokenizer, "batch": 16, "eval_batch": 32}
+            if tokenizer is None:
+                data |= {"examples": 64, "valid_examples": 16}
             tree = {
                 "objective": objective, "model": model, "data": data,
                 "optimizer": {"learning_rate": 0.03}, "train": {"steps": 12, "save_every": 12},
@@ -161,6 +169,22 @@ def test_eval_measures_what_translate_writes(runs, capsys, monkeypatch):
     scores = [one["score"] for one in beams[0]["sequences"]]
     assert len(scores) == 2
     assert scores[0] >= scores[1]
+
+
+def test_data_without_a_tokenizer_are_numbers(runs, capsys):
+    folder = runs("ids")
+    run = tfm.load(folder)
+    said = output(capsys, "translate", folder, "5 3 7 4", "--max_new=5").strip()
+    special = run.data["train"].special
+    written = [special.bos]
+    for _ in range(5):  # greedily, without a cache
+        logits = run(source_BS=np.array([[5, 3, 7, 4]]), decoder_input_BT=np.array([written]))
+        written.append(int(logits[0, -1].argmax()))
+        if written[-1] == special.eos:
+            break
+    assert said == " ".join(str(id_) for id_ in written[1:] if id_ != special.eos)
+    assert cli.main(["translate", folder, "five"]) == 2
+    assert "write numbers: '5 3 8'" in capsys.readouterr().err
 
 
 def test_a_task_of_a_mixture_is_read_as_in_training(runs, capsys):

@@ -58,15 +58,33 @@ def id_name(data: Dataset, special: Special | None, id_: int) -> str:
     return str(id_) if data.decode is None else data.decode([id_]) or f"<{id_}>"
 
 
+def numbers(text: str) -> list[int]:
+    """The ids in a text that is read without a tokenizer."""
+    words = text.replace(",", " ").split()
+    wrong = next((word for word in words if not word.isdecimal()), None)
+    if wrong is not None:
+        raise UserError(
+            f"{wrong!r}: the model's data are ids without a tokenizer, so write numbers: '5 3 8'"
+        )
+    return [int(word) for word in words]
+
+
 def codec_of(loaded: Any) -> Codec:
-    """The tokenizer of a run. One that is not the model's own is an error."""
+    """The tokenizer of a run. One that is not the model's own is an error. Of data that are ids,
+    texts are numbers."""
+    if loaded.run is not None and loaded.run.data.tokenizer is None:
+        data = loaded.data["train"]
+        if data.encode is None or data.decode is None:
+            names = lambda ids: [id_name(data, data.special, id_) for id_ in ids]  # noqa: E731
+            write = lambda ids: " ".join(map(str, ids))  # noqa: E731
+            return Codec(numbers, write, names, data.vocab, data.special)
     own: Any = loaded.tokenizer
     if isinstance(own, Tokenizer):
         names = functools.partial(token_names, own)
         codec = Codec(own.encode, own.decode, names, own.vocab, own.special)
     elif isinstance(own, Dataset):
-        if own.encode is None or own.decode is None:
-            raise UserError(f"{loaded.folder}: its data are ids, which no text stands for")
+        assert own.encode is not None
+        assert own.decode is not None
         plain = loaded.run is not None and isinstance(loaded.run.data.dataset.entry, TextFile)
         special = None if plain else own.special
         codec = Codec(

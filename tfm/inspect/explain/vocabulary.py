@@ -10,7 +10,7 @@ from tfm.data.tokenizer import Tokenizer
 from tfm.names import UserError
 from tfm.run.imported import imported_tokenizer, read_tokenizer
 from tfm.run.load import LoadedRun
-from tfm.run.text import id_name, token_names
+from tfm.run.text import id_name, numbers, token_names
 
 MASKS = ("[MASK]", "<mask>")  # how a person writes the token that is to be filled in
 
@@ -55,7 +55,7 @@ def of_run(loaded: LoadedRun) -> Vocabulary:
     assert data is not None
     special = _with_mask(data.special, data.vocab, loaded)
     return Vocabulary(
-        data.encode or _numbers,
+        data.encode or numbers,
         lambda ids: [id_name(data, special, id_) for id_ in ids],
         special,
         special.bos,
@@ -69,7 +69,7 @@ def _imported(loaded: LoadedRun) -> Vocabulary:
     start = config.get("decoder_start_token_id", config.get("bos_token_id"))
     if not imported_tokenizer(loaded.folder).is_file():
         names = lambda ids: [str(id_) for id_ in ids]  # noqa: E731
-        return Vocabulary(_numbers, names, Special(), start or 0)
+        return Vocabulary(numbers, names, Special(), start or 0)
     tokenizer = read_tokenizer(loaded.folder)
     special = tokenizer.special
     return Vocabulary(
@@ -85,13 +85,3 @@ def _with_mask(special: Special, vocab: int, loaded: LoadedRun) -> Special:
     if special.mask is None and (loaded.spec.vocab or 0) > vocab:
         return special._replace(mask=vocab)
     return special
-
-
-def _numbers(text: str) -> list[int]:
-    words = text.replace(",", " ").split()
-    wrong = next((word for word in words if not word.isdecimal()), None)
-    if wrong is not None:
-        raise UserError(
-            f"{wrong!r}: the model's data are ids without a tokenizer, so write numbers: '5 3 8'"
-        )
-    return [int(word) for word in words]

@@ -200,14 +200,15 @@ function walkView(root) {
   // For a file: all stages.
   async function figures() {
     const out = [], run = RUNS[state.run], walk = walkNow();
-    const where = [layersOf(walk) > 1 ? `layer ${state.layer}` : "", headsOf(run, walk) > 1 ? `head ${state.head}` : ""].filter(Boolean).join(", ");
+    const site = run.sites.find((one) => walk.stages.some((stage) => stage.site === one.name));
+    const where = [`layer ${site?.layers[state.layer] ?? state.layer}`, `head ${state.head}`];
     for (const card of cards) {
       const { title, formula, shows } = card.stage;
       if (shows === "pieces") out.push({ title, text: "", figure: piecesFigure(run.sequences[rowsOf(run, walk)]) });
       let first = true;
       for (const holder of card.holders) {
         const figure = await figureOf(holder, 680), label = holder.picture ? `${holder.picture.label.split(":")[0]}_${holder.picture.axes}` : "";
-        const chosen = where && (holder.site || holder.picture.lead) ? ` (${where})` : "";
+        const lead = holder.site ? 2 : holder.picture.lead, chosen = lead ? ` (${where.slice(0, lead).join(", ")})` : "";
         out.push({ title: first ? `${title}${chosen}` : "", formula: first ? formula : "", text: label, figure, scale: holder.scale });
         first = false;
       }
