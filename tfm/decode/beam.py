@@ -84,7 +84,7 @@ def _names(path: Any) -> set[str]:
 def _moved(state: Beams, from_BK: Array) -> Any:
     """The cache of the beams that run on. Their sources are the same. So are the keys and values of
     all tokens before the first one in which beams differ: only later ones are moved, some positions
-    at a time, since a copy of all takes a third of a step."""
+    at a time, since a copy of all takes a quarter of a step."""
     rows_N = (jnp.arange(from_BK.shape[0])[:, None] * from_BK.shape[1] + from_BK).ravel()
     leaves, tree = jax.tree_util.tree_flatten_with_path(state.cache)
     rolling = getattr(state.cache, "rolling", False)
