@@ -5,13 +5,24 @@ The argument is the model, and "zh" after a comma for Chinese:
   transformer   Vaswani et al. 2017, with the norm before each part
   gru, lstm     a GRU with additive attention, Bahdanau et al. 2015; an LSTM that hands over its
                 last state alone, Sutskever et al. 2014
-  prompt        a decoder that reads the sentence as its prompt, Radford et al. 2019
+  prompt        a decoder that reads the sentence as its prompt, Radford et al. 2019; as a prefix LM
   both          one Transformer for both directions, told by a word before the sentence
 
   tfm train --config=configs/text/translation.py:transformer --workdir=runs/de_en
+  tfm eval runs/de_en --split=test --generate --beams=5 --lower
 
-reads multi30k/* or tatoeba_zh_en/* from the folder $TFM_DATA. Ten epochs of 29,000 or 26,704 pairs;
-sizes and epochs are those of bentrevett's PyTorch tutorial on Multi30k.
+read multi30k/* or tatoeba_zh_en/* from the folder $TFM_DATA. The sizes are those of bentrevett's
+PyTorch tutorial on Multi30k. BLEU on the test set (2016 for Multi30k), one seed, by sacrebleu
+(nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.6.0), and minutes of one core of an AMD EPYC:
+
+                        BLEU, 5 beams   epochs   minutes
+  transformer   de→en   38.7            10       42        greedily 37.6
+  transformer   zh→en   30.1            14       34
+  both          de→en   36.6             5       49        5 epochs of each direction
+                en→de   34.1
+  prompt        de→en   29.6             6       46
+
+The tutorial has 36.5 for its Transformer, with another tokenisation. gru and lstm were not trained.
 """
 
 from ml_collections import ConfigDict
