@@ -348,7 +348,7 @@ class TestCommandLine:
             ("--config.nam=1", "unknown key 'nam'; did you mean 'name"),
             ("--config.a=3", "'a' is a group; set one of: a.b, a.rate"),
             ("--config.sizes.x=3", "unknown key 'sizes.x': 'sizes' is a value, not a group"),
-            ("--confg.a=1", "unknown option '--confg.a=1'"),
+            ("--confg.a=1", "cannot read '--confg.a=1'"),
             ("--config.a.b", "cannot read '--config.a.b'; write --config=FILE or --config.KEY=VAL"),
             ("a=1", "cannot read 'a=1'"),
         ],
