@@ -98,7 +98,7 @@ def test_the_penalty_by_hand():
     [
         ({"top_k": 5}, "top_k=5: nothing is drawn at temperature=0"),
         ({"beams": 4, "temperature": 1.0}, "beams=4: beam search draws nothing"),
-        ({"n_best": 2}, "n_best=2: beams=1 gives at most as many"),
+        ({"n_best": 2}, "n_best=2: there are at most as many sequences"),
         ({"length_penalty": 2.0}, "length_penalty: it is for beam search"),
         ({"top_p": 1.5, "temperature": 1.0}, "top_p"),
         ({"beams": 0}, "beams"),

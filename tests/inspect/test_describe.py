@@ -307,7 +307,7 @@ def test_statistics_are_no_parameters():
         (["--length"], "--length gives no value"),
         (["--length=1.5"], "--length=N"),
         (["--length=8", "--length=9"], "--length is given more than once"),
-        (["--lenght=3"], "cannot read '--lenght=3'; did you mean '--length'?"),
+        (["--lenght=3"], "unknown option '--lenght=3'; did you mean '--length'?"),
         (["--jsno"], "did you mean '--json'?"),
         (["--conifg=x.py"], "did you mean '--config'?"),
         (["--config.model.widht=3"], "did you mean 'model.width'?"),
