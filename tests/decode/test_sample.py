@@ -87,6 +87,15 @@ def test_the_nucleus_is_the_smallest_set():
     assert found[0, 0] == 0.25
 
 
+def test_a_nucleus_of_1_keeps_all():
+    """Also what is so unlikely that a sum of float32 reaches 1 without it."""
+    logits_BV = jnp.asarray(4 * np.random.default_rng(0).normal(size=(4, 2000)), jnp.float32)
+    of = [Filters.of(DecodeSpec(temperature=1.0, top_p=p)) for p in (1.0, None)]
+    one, other = (np.asarray(probabilities(logits_BV, filters)) for filters in of)
+    assert np.all(one > 0)
+    np.testing.assert_array_equal(one, other)
+
+
 def test_the_penalty_by_hand():
     logits, seen = jnp.array([[2.0, -2.0, 3.0]]), jnp.array([[True, True, False]])
     found = penalised(logits, seen, jnp.float32(2.0))

@@ -7,6 +7,7 @@ import pathlib
 import random
 import re
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -18,6 +19,7 @@ from tfm import cli
 from tfm.evaluate.main import evaluate
 from tfm.inspect.explain.explain import explain
 from tfm.names import UserError
+from tfm.predict import neighbors
 from tfm.predict.tag import tag
 from tfm.run.spec import read
 from tfm.run.text import text_writer
@@ -397,3 +399,14 @@ def test_a_page_opens_where_something_is_asked(runs):
     found = explain(tfm.load(runs("text")), "the cat")
     assert found.next.follows
     assert found.next.start == len(found.sequences["tokens"]) - 1
+
+
+def test_a_word_is_looked_up_as_it_is_written(monkeypatch):
+    """And without regard to case, if it is not known so."""
+    known = ["King", "king", "Cat", "dog"]
+    codec = types.SimpleNamespace(vocab=4, piece=known.__getitem__)
+    monkeypatch.setattr(neighbors, "codec_of", lambda run: codec)
+    monkeypatch.setattr(neighbors, "vectors_of", lambda run: np.eye(4, dtype=np.float32))
+    for given, meant in {"King": "King", "king": "king", "cat": "Cat", "DOG": "dog"}.items():
+        others = [one["word"] for one in neighbors.neighbors(None, [given], top=4)]
+        assert sorted(others) == sorted(set(known) - {meant})

@@ -25,6 +25,8 @@ class Filters(NamedTuple):
     def of(cls, spec: DecodeSpec) -> "Filters":
         given = {name: getattr(spec, name) for name in cls._fields}
         given["temperature"] = spec.temperature or None
+        if spec.top_p == 1:  # all; a sum of float32 may reach 1 without the least likely
+            given["top_p"] = None
         return cls(**{k: None if v is None else jnp.float32(v) for k, v in given.items()})
 
 

@@ -95,7 +95,7 @@ def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
               "One number for each entry of the vocabulary, or for each class.", pictures),
         Stage("bars", title, "p_i = exp(logit_i / T) / Σ_j exp(logit_j / T)",
               "A low temperature T favours the most probable. Top-k keeps the k most probable, "
-              "top-p the fewest whose probabilities sum to p; the rest is renormalised.",
+              "top-p the fewest whose probabilities sum to p. The kept ones are renormalised.",
               shows="bars"),
     ]  # fmt: skip
 

@@ -305,7 +305,7 @@ function attentionView(root) {
       title = "What heads are worth";
       items.length = 0;
     }
-    const entries = items.map(([n, h, text]) => make("li", {}, make("button", { onclick: () => set({ layer: n, head: h }) }, `layer ${own.layers[n]}, head ${h}`), make("span", { class: "soft" }, own.stats[n][h].tag), make("span", {}, text)));
+    const entries = items.map(([n, h, text]) => make("li", {}, make("button", { "data-id": `${n}-${h}`, onclick: () => set({ layer: n, head: h }) }, `layer ${own.layers[n]}, head ${h}`), make("span", { class: "soft" }, own.stats[n][h].tag), make("span", {}, text)));
     refill(ranking, make("h3", {}, title), make("ul", { class: "list" }, ...entries),
       make("p", { class: "soft" }, items.length ? "" : "Not measured: the model gives no prediction, or its heads are not projected."));
   }

@@ -83,25 +83,22 @@ function widthOfText(text, size, font) {
   return ruler.measureText(text).width;
 }
 
-// A formula in a file. Returns where it ends.
+// A formula in a file.
 function writeMath(pen, x, y, text, { size, ...style }) {
   text.split(SUBSCRIPT).forEach((part, i) => {
     const own = i % 2 ? 0.75 * size : size;
     pen.text(x, i % 2 ? y + 0.3 * size : y, part, { ...style, size: own });
     x += widthOfText(part, own, style.font);
   });
-  return x;
 }
 
 // Replace what an element holds. What had the keyboard's focus has it again.
 function refill(box, ...children) {
-  const now = document.activeElement, data = now && box.contains(now) ? { ...now.dataset } : null;
-  const id = data && now.id, key = data && ["value", "id", "layer", "head"].filter((name) => name in data).map((name) => `[data-${name}="${CSS.escape(data[name])}"]`).join("");
-  const group = data && now.parentElement.id;
-  box.replaceChildren(...children.filter((child) => child !== null));
-  if (!data) return;
-  const again = id ? document.getElementById(id) : key ? (group && document.getElementById(group) || box).querySelector(key) : null;
-  if (again) again.focus({ preventScroll: true });
+  const now = box.contains(document.activeElement) ? document.activeElement : null;
+  const name = now && ["value", "id"].find((one) => one in now.dataset);
+  const key = now && (now.id ? `#${now.id}` : name && `${now.parentElement.id ? `#${now.parentElement.id} ` : ""}[data-${name}="${CSS.escape(now.dataset[name])}"]`);
+  box.replaceChildren(...children);
+  if (key) box.querySelector(key)?.focus({ preventScroll: true });
 }
 
 // Draw a figure ({width, height, draw}) on a canvas element, as sharp as the screen is.
