@@ -11,7 +11,7 @@ tiny, mini, small, medium, base, large.
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SIZES = {
     "tiny": dict(layers=2, width=128, heads=2),

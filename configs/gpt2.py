@@ -9,7 +9,7 @@ prints 124,439,808 parameters, as the published weights have. Sizes: tiny, small
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SIZES = {
     "tiny": dict(layers=2, width=128, heads=2),

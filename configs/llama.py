@@ -10,7 +10,7 @@ prints 6,738,415,616 parameters, as the published weights have. Sizes: 260k, 7b,
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SIZES = {
     "260k": dict(layers=5, width=64, heads=8, kv_heads=4, hidden=172, vocab=512, length=512),

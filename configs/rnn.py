@@ -11,7 +11,7 @@ and classification read in both directions.
 
 from ml_collections import ConfigDict
 
-from tfm.names import UserError, pick
+from tfm.config.names import UserError, pick
 
 SHAPES = {
     "N:N": dict(classes=17, bidirectional=True),  # the universal parts of speech

@@ -11,7 +11,7 @@ The sizes are those of bentrevett's PyTorch tutorial on Multi30k, German to Engl
 
 from ml_collections import ConfigDict
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 
 def get_config(argument="gru,additive"):

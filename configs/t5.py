@@ -11,7 +11,7 @@ prints 60,506,624 parameters, as the published weights have. Sizes: tiny, small,
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SIZES = {
     "tiny": dict(layers=2, width=64, heads=4, head_width=16, hidden=128),

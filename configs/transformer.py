@@ -10,7 +10,7 @@ data small (3 layers) and tiny.
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SIZES = {
     "tiny": dict(layers=2, width=64, heads=4, hidden=128, dropout=0.1, vocab=1000),

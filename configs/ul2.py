@@ -9,8 +9,8 @@ prints 19,459,613,696 parameters, as many as transformers counts. Sizes: tiny, b
 
 import pathlib
 
-from tfm.config import load
-from tfm.names import pick
+from tfm.config.files import load
+from tfm.config.names import pick
 
 SIZES = {"tiny": "tiny", "base": "v1_1_base", "20b": "v1_1_xxl"}  # and the T5 that each starts from
 

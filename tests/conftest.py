@@ -9,7 +9,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import jax
 import pytest
 
-from tfm import config
+from tfm.config import files as config
 from tfm.layers import stack
 
 stack.UNROLL = 1  # scanned layers are compiled once

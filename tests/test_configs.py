@@ -11,13 +11,13 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
-from tfm import config
 from tfm.bench.attention import AttentionBench
+from tfm.config import files as config
+from tfm.config.names import UserError
+from tfm.config.spec import to_spec
 from tfm.models import build
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
 from tfm.run import spec as train
-from tfm.spec import to_spec
 
 FOLDER = pathlib.Path(__file__).parent.parent / "configs"
 TASKS = [

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from tests.helpers.runs import Silent
-from tfm import config
+from tfm.config import files as config
 from tfm.run import spec
 from tfm.sweep import cost, plan, study
 from tfm.train import loop

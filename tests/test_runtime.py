@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tfm import runtime
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.runtime import FUSION, CheckedCache
 
 # Programs that gave wrong numbers or crashed: jax issues 39103, 39257 and 40412.

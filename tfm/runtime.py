@@ -17,7 +17,7 @@ import secrets
 from importlib import metadata
 from typing import Any
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 FUSION = "--xla_cpu_experimental_ynn_fusion_type"
 RIGHT = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"  # the library computes products, and nothing else

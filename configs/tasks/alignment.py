@@ -16,7 +16,7 @@ at the same place is right for 0.719.
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 MODELS = {
     "transformer": {

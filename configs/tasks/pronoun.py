@@ -19,7 +19,7 @@ of 300 test sentences, with a mean weight of 0.82 (with two or four heads the be
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 VISIBLE = {"encoder": "everything", "left_to_right": "causal"}
 

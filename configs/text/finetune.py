@@ -21,8 +21,8 @@ the means differ by 0.004 and −0.009. The most frequent answer has 0.509 and 0
 
 import pathlib
 
-from tfm.config import load
-from tfm.names import UserError, pick
+from tfm.config.files import load
+from tfm.config.names import UserError, pick
 
 PRETRAINED = "runs/wikitext2_masked"
 TASKS = {"sst2": "sst2.py:encoder", "sick": "sick.py:encoder"}

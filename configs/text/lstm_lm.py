@@ -23,7 +23,7 @@ carry the state through ten streams; we evaluate windows of 2,000 tokens, each f
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 HEADS = {"untied": False, "tied": True}
 

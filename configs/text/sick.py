@@ -19,7 +19,7 @@ The most frequent answer has 0.564 and 0.567, naive Bayes 0.541 on the test.
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 MODELS = {
     "encoder": {

@@ -17,7 +17,7 @@ Naive Bayes reaches 0.806 (`tfm eval runs/sst2_lstm --baselines`).
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 MODELS = {
     "encoder": {

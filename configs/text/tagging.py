@@ -12,7 +12,7 @@ most frequent tag of each word has 0.861.
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 MODELS = {
     "encoder": {

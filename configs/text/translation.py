@@ -27,7 +27,7 @@ The tutorial has 36.5 for its Transformer, with another tokenisation. gru and ls
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SMALL = {
     "width": 256,

@@ -26,7 +26,7 @@ what is hidden, without sentinels; what single tokens reach on the same targets,
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 SMALL = {
     "width": 192,

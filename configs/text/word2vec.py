@@ -26,7 +26,7 @@ that it diverges. Adagrad with one sum for each vector reached 0.176.
 
 from ml_collections import ConfigDict
 
-from tfm.names import pick
+from tfm.config.names import pick
 
 ROWS, LENGTH = 64, 65  # of a batch, and words of each
 RATE = 0.025  # for each pair, as in word2vec.c

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tfm import cli
+from tfm.cli import main as cli
 
 FOLDER = pathlib.Path(os.environ.get("TFM_DATA", "nowhere"), "stories260K")
 

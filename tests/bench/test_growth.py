@@ -8,7 +8,7 @@ import pytest
 from tfm.bench import growth, plans, series
 from tfm.bench.cases import our_step
 from tfm.bench.series import Found
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 SMALL = growth.GrowthBench(
     lengths=(8, 16), window=4, depths=(1, 2), batches=(1, 2), vocabs=(16, 32), loss_chunk=4,

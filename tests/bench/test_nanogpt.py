@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfm.bench import nanogpt
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 torch = pytest.importorskip("torch")
 from tfm.bench import torch_nanogpt  # noqa: E402

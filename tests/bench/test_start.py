@@ -9,7 +9,7 @@ import pytest
 from tfm.bench import start
 from tfm.bench.first_step import shares
 from tfm.bench.turns import library_config, ratios, whole_process
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 
 def test_parts_add_up_and_nothing_counts_twice():

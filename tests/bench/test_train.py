@@ -9,8 +9,8 @@ import pytest
 from tfm.bench import plain_flax, train
 from tfm.bench.cases import CASES, ours
 from tfm.bench.turns import in_turns, ratios
+from tfm.config.names import UserError
 from tfm.models import build
-from tfm.names import UserError
 
 SMALL = {
     name: dataclasses.replace(case, layers=1, width=8, heads=min(case.heads, 2), length=6, batch=2)

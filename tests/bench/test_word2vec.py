@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tfm import cli
 from tfm.bench import data
+from tfm.cli import main as cli
 
 
 @pytest.mark.slow

@@ -6,13 +6,16 @@ import textwrap
 
 import pytest
 
-from tfm import cli, config, library_code
-from tfm.check import entries, main
+from tfm.check import entries
 from tfm.check.results import TOLERANCE
-from tfm.library_code import reached
-from tfm.names import UserError, read
+from tfm.cli import check as main
+from tfm.cli import main as cli
+from tfm.config import files as config
+from tfm.config.names import UserError, read
+from tfm.config.spec import Named
+from tfm.run import library_code
 from tfm.run import spec as runs
-from tfm.spec import Named
+from tfm.run.library_code import reached
 from tfm.sweep import study
 from tfm.sweep.plan import expand
 

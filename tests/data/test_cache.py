@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pytest
 
-from tfm.data import cache
+from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
-from tfm.names import UserError
+from tfm.data.formats import cache
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +154,7 @@ def test_clearing_spares_what_is_being_built(tmp_path, folder):
 def test_a_file_edited_meanwhile_is_noticed(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("a b c d\n" * 50)
-    from tfm.data.streams import TextStream
+    from tfm.data.formats.streams import TextStream
 
     real = TextStream.write
 
@@ -203,7 +203,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
 
 
 def test_large_files_are_hashed_once(tmp_path, monkeypatch):
-    from tfm.data import paths
+    from tfm.data.formats import paths
 
     monkeypatch.setattr(paths, "LARGE", 10)
     path = tmp_path / "a"

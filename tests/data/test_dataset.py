@@ -10,11 +10,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from tfm.config.names import UserError
 from tfm.data import datasets
 from tfm.data.dataset import Dataset, Examples, Generated, Ragged
 from tfm.data.datasets import fingerprint, open_dataset
-from tfm.data.order import Epochs
-from tfm.names import UserError
+from tfm.data.plan.order import Epochs
 
 
 def test_ragged():

@@ -5,9 +5,9 @@ import types
 import numpy as np
 import pytest
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Best
 from tfm.data.datasets import DATASETS, fingerprint, open_dataset
-from tfm.names import UserError
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, accepting
 

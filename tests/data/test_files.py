@@ -4,8 +4,8 @@ import pathlib
 import numpy as np
 import pytest
 
+from tfm.config.names import UserError
 from tfm.data.datasets import fingerprint, open_dataset
-from tfm.names import UserError
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
 
@@ -107,7 +107,7 @@ def test_a_file_counts_by_what_it_holds(text, tmp_path):
 
 
 def test_a_file_is_opened_when_it_is_needed_and_read_once(text, monkeypatch):
-    from tfm.data import files
+    from tfm.data.formats import files
 
     files.characters(path="no/where", length=4)  # only the options are looked at
     reads = []

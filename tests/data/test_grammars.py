@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from tfm.config.names import UserError
 from tfm.data.datasets import open_dataset
-from tfm.data.order import Epochs
-from tfm.names import UserError
+from tfm.data.plan.order import Epochs
 
 FRENCH = dict(
     cat="chat", dog="chien", cow="vache", girl="fille", boy="garçon", woman="femme", king="roi",

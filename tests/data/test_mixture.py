@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tfm.config import load, user_entries
+from tfm.config.files import load, user_entries
+from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
-from tfm.data.lengths import lengths_of
-from tfm.names import UserError
+from tfm.data.plan.lengths import lengths_of
 from tfm.run import spec
 
 ENGLISH = ["the dog sleeps", "a cat runs", "the cat sees a dog", "a dog runs to the big cat"] * 5

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tfm.data.draws import Draws, hashed, key_of
-from tfm.data.order import Epochs, permuted
+from tfm.data.plan.order import Epochs, permuted
 
 COUNTS = [*range(1, 201), *(2**k + d for k in (8, 10, 13, 16) for d in (-1, 0, 1)), 997, 7919]
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tfm.data.prefetch import Prefetch
+from tfm.data.plan.prefetch import Prefetch
 
 
 def names():

@@ -10,11 +10,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from tfm.data import trained
+from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import fingerprint, open_dataset
-from tfm.data.tokenizers import TOKENIZERS
-from tfm.names import UserError
+from tfm.data.tokenizers import trained
+from tfm.data.tokenizers.table import TOKENIZERS
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
 
@@ -109,7 +109,7 @@ def test_ends_of_lines():
 
 
 def test_long_lines_come_in_parts(monkeypatch):
-    monkeypatch.setattr("tfm.data.streams.LONG", 7)
+    monkeypatch.setattr("tfm.data.formats.streams.LONG", 7)
     write(a__txt="你好" * 40 + "\nab")
     dataset = opened("text(train='a.txt', valid='a.txt', length=999)", "valid", tokenizer="bytes")
     assert rows(dataset) == ["你好" * 40 + "\nab"]

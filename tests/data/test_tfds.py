@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.data import builders
-from tfm import cli
+from tfm.cli import main as cli
+from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
-from tfm.names import UserError
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import unicodedata
 import numpy as np
 import pytest
 
-from tfm.data.tokenizer import loads
-from tfm.data.tokenizers import TOKENIZERS
-from tfm.names import UserError, read
+from tfm.config.names import UserError, read
+from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.data.tokenizers.tokenizer import loads
 
 ODD = (
     "<pad> < pad > <unk> [MASK] <0xE4> ▁Ġ  two\n\n\ttabs\r\n é e\u0301 你好，世界！ "
@@ -200,7 +200,7 @@ def test_chinese_by_word():
 
 def test_a_segmenter_that_is_not_there(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "jieba", None)
-    from tfm.data import tokenizer
+    from tfm.data.tokenizers import tokenizer
 
     tokenizer._segment.cache_clear()
     with pytest.raises(UserError, match=r"'jieba' is not installed; .*tfm\[chinese\]"):

@@ -7,9 +7,9 @@ from jax import numpy as jnp
 from scipy.stats import chisquare
 
 from tests.helpers.quick import jit
+from tfm.config.spec import SpecError, to_spec
 from tfm.decode.sample import Filters, choose, nucleus, penalised, probabilities
 from tfm.decode.spec import DecodeSpec
-from tfm.spec import SpecError, to_spec
 
 LOGITS = np.random.default_rng(0).normal(0, 2, 12).astype(np.float32)
 FILTERS = {

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from tfm import cli
+from tfm.cli import main as cli
 from tfm.interop.folder import import_folder
 
 FOLDER = pathlib.Path(os.environ.get("TFM_DATA", "nowhere"), "stories260K")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.decode import loop, start
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.start import bucket
@@ -21,7 +22,6 @@ from tfm.models.spec import (
     RecurrentSpec,
     SeqToSeqSpec,
 )
-from tfm.names import UserError
 
 VOCAB, NEW = 11, 6
 

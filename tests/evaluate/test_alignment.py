@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.alignment import alignment
-from tfm.names import UserError
 
 COUNT = 21
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.evaluate.test_leaks import TRANSFORMER, run
 from tests.helpers.runs import Silent
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.answers import _tokens_of_labels, find_shown_answer
-from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.objectives.test_prepare import data, flat, ragged
+from tfm.config.names import read
 from tfm.data.dataset import Examples, Ragged
 from tfm.evaluate.baselines import baselines, naive_bayes
 from tfm.evaluate.ngram import NGram
-from tfm.names import read
 from tfm.objectives.table import OBJECTIVES
 
 VOCAB = 6

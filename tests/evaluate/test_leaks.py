@@ -8,10 +8,10 @@ import pytest
 
 from tests.helpers.quick import jit
 from tests.helpers.runs import Silent
+from tfm.config.names import UserError
 from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import eval_step
 from tfm.models import build
-from tfm.names import UserError
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken

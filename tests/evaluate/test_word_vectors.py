@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.objectives.test_prepare import TEXT
+from tfm.config.names import UserError
 from tfm.evaluate.word_vectors import analogies, measured, near_identity, similarity, word_ids
-from tfm.names import UserError
 
 IDS = {"king": 0, "queen": 1, "man": 2, "woman": 3, "apple": 4}
 VECTORS = np.array([[1, 0, 1], [0, 1, 1], [1, 0, 0], [0, 1, 0], [0.1, 0.1, -1]], float)

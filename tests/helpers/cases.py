@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.tree_util import Partial
 
 from tests.helpers import oracle
-from tfm.names import UserError, read
+from tfm.config.names import UserError, read
 from tfm.ops import masks
 from tfm.ops.attend import attend
 from tfm.ops.mask import At, Mask

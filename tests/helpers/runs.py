@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 
-from tfm.checkpoint import Checkpoints
+from tfm.run.checkpoint import Checkpoints
 from tfm.train.loop import TIMES
 
 

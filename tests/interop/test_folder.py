@@ -15,17 +15,17 @@ from safetensors.numpy import load_file
 from tests.helpers.huggingface import weights, write
 from tests.helpers.quick import jit
 from tests.parity import parity_cases as cases
-from tfm import cli
-from tfm.data.corpus import vocabulary_of
-from tfm.data.tokenizers import TOKENIZERS
-from tfm.folder import Folder
+from tfm.cli import main as cli
+from tfm.config.names import UserError
+from tfm.data.formats.corpus import vocabulary_of
+from tfm.data.tokenizers.table import TOKENIZERS
 from tfm.interop import folder
 from tfm.interop.config_json import ConfigJson, parse_call
 from tfm.interop.convert import FAMILIES, to_huggingface
 from tfm.layers.stack import unrolled
 from tfm.models import build
 from tfm.models.spec import RecurrentSpec
-from tfm.names import UserError
+from tfm.run.folder import Folder
 from tfm.run.load import load
 
 STORIES = pathlib.Path(os.environ.get("TFM_DATA", "nowhere")) / "stories260K"

@@ -8,10 +8,10 @@ from jax.nn import initializers
 
 from tests.helpers import oracle
 from tests.helpers.by_hand import init, untouched
+from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Context
 from tfm.layers.dims import Dims
-from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import POSITIONS, Position

@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from tests.helpers import oracle
 from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import Block, BlockSpec
 from tfm.layers.context import Auxiliary, Context
@@ -18,7 +19,6 @@ from tfm.layers.dims import Dims
 from tfm.layers.feedforward import FEEDFORWARDS, FeedForwardSpec
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NormSpec
-from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import Position

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.dims import Dims
 from tfm.layers.embed import PositionSpec, PositionTable, TokenEmbedding
-from tfm.names import UserError
 from tfm.ops.positions import POSITIONS, sinusoidal_table
 
 X = jax.random.normal(jax.random.key(0), (2, 5, 8))

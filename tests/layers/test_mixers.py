@@ -10,6 +10,7 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
+from tfm.config.names import UserError, read
 from tfm.layers.mixers import MIXERS
 from tfm.layers.stack import unrolled
 from tfm.models import build
@@ -20,7 +21,6 @@ from tfm.models.spec import (
     EncoderSpec,
     FeedForwardSpec,
 )
-from tfm.names import UserError, read
 
 LENGTH, VOCAB = 7, 11
 MORE = ["convolution(window=4, depthwise=True)", "token_mlp(hidden=6)", "recurrent(cell='lstm')"]

@@ -7,11 +7,11 @@ from jax import numpy as jnp
 
 from tests.helpers.by_hand import affine, float64, init, untouched
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.models import build
 from tfm.models.bag import Bag
 from tfm.models.convolution import Convolution
 from tfm.models.spec import BagSpec, ConvolutionSpec, DropoutSpec
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
 
 VOCAB, WIDTH, CLASSES = 10, 4, 3

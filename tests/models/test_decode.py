@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.layers.mixers import MIXERS, attention
 from tfm.models import build
 from tfm.models.spec import (
@@ -21,7 +22,6 @@ from tfm.models.spec import (
     RecurrentSpec,
     SeqToSeqSpec,
 )
-from tfm.names import UserError
 from tfm.ops.positions import POSITIONS
 from tfm.ops.scores import SCORES, Score
 

@@ -15,13 +15,13 @@ from jax import numpy as jnp
 
 from tests.helpers.quick import jit
 from tests.test_configs import shrink, tree
+from tfm.config.names import read
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Context
 from tfm.layers.dims import DTYPES, Dims
 from tfm.layers.mixers import MIXERS
 from tfm.models import build
 from tfm.models.spec import FAMILIES
-from tfm.names import read
 from tfm.ops import masks
 from tfm.ops.positions import relative
 from tfm.ops.scores import SCORES

@@ -5,11 +5,11 @@ from jax import numpy as jnp
 
 from tests.helpers import by_hand
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.layers.recurrent import CELLS
 from tfm.models import build
 from tfm.models.recurrent import Recurrent
 from tfm.models.spec import DropoutSpec, InitSpec, RecurrentSpec
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
 
 VOCAB, WIDTH, HIDDEN, VECTOR = 11, 6, 5, 4

@@ -5,10 +5,10 @@ from jax import numpy as jnp
 
 from tests.helpers import by_hand, oracle
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.models import build
 from tfm.models.seq2seq import SeqToSeq
 from tfm.models.spec import DECODERS, AttentionSpec, DropoutSpec, InitSpec, SeqToSeqSpec
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from tfm.config.names import UserError
 from tfm.models import build
-from tfm.names import UserError
 
 SMALL = {
     "vocab": 13,

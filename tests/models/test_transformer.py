@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
 from tfm.layers import stack
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS
@@ -18,7 +19,6 @@ from tfm.layers.mixers import attention as attention_mixer
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.stack import scanned, unrolled
 from tfm.models import build
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 

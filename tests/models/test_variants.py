@@ -8,6 +8,8 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
+from tfm.config.names import UserError
+from tfm.config.spec import to_spec
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Context
 from tfm.layers.dims import Dims
@@ -15,12 +17,10 @@ from tfm.layers.feedforward import FeedForward, FeedForwardSpec
 from tfm.layers.norm import NormSpec
 from tfm.models import build
 from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec, SeqToSeqSpec
-from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import POSITIONS
-from tfm.spec import to_spec
 
 EVERYTHING = Context(masks.everything())
 TREE = {

@@ -4,9 +4,9 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.by_hand import init
+from tfm.config.names import UserError
 from tfm.models import build, word2vec
 from tfm.models.spec import Word2VecSpec
-from tfm.names import UserError
 from tfm.objectives import word2vec as objective
 
 VOCAB, WIDTH = 12, 4

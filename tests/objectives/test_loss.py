@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
+from tfm.config.spec import to_spec
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.metrics import head_options, sums_of
 from tfm.models import build
-from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective, chunked_loss
 from tfm.objectives.next_token import NextToken
 from tfm.run.spec import RunSpec
-from tfm.spec import to_spec
 
 SUMS = {
     "loss": np.array([2.0, 4.0, 6.0]),

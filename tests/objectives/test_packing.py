@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.objectives.test_prepare import PAIRS, SOME, TAGS, TEXT
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.datasets import open_dataset
-from tfm.data.lengths import lengths_of
-from tfm.data.order import Drawn, Kind, Packing
-from tfm.data.packing import PackedRows, into_rows
+from tfm.data.plan.lengths import lengths_of
+from tfm.data.plan.order import Drawn, Kind, Packing
+from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.models import build
-from tfm.names import UserError
 from tfm.objectives.batches import read_of, train_batch
 from tfm.objectives.packing import packed, positions
 from tfm.objectives.table import OBJECTIVES, open_sizes

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tfm.config.names import UserError, read
 from tfm.data.dataset import Dataset, Examples, Ragged, Special
 from tfm.data.datasets import open_dataset
-from tfm.data.order import Epochs
-from tfm.names import UserError, read
+from tfm.data.plan.order import Epochs
 from tfm.objectives.batches import eval_batches, train_batch
 from tfm.objectives.table import OBJECTIVES, accepting
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tfm.config.names import UserError, read
 from tfm.data.datasets import open_dataset
-from tfm.names import UserError, read
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.objectives.test_prepare import data, ragged, uniform_text
+from tfm.config.names import UserError, read
 from tfm.data.dataset import Examples, Ragged
-from tfm.names import UserError, read
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import eval_batches, eval_targets
 from tfm.objectives.span_corruption import UL2, noise_mask

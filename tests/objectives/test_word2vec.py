@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tests.objectives.test_prepare import data, ragged
 from tfm.data.dataset import Examples, Ragged
-from tfm.data.order import Epochs
+from tfm.data.plan.order import Epochs
 from tfm.evaluate.metrics import eval_step
 from tfm.models.spec import Word2VecSpec
 from tfm.models.word2vec import Word2Vec as Model

@@ -5,7 +5,7 @@ import pytest
 from jax import numpy as jnp
 from jax.tree_util import Partial
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout

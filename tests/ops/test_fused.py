@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 from jax.tree_util import Partial
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout

@@ -5,7 +5,7 @@ from jax import numpy as jnp
 from jax.tree_util import Partial
 
 from tests.helpers.cases import MASK_EXAMPLES, VALID
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops import masks
 from tfm.ops.attend import attend
 from tfm.ops.mask import At, Span

@@ -3,7 +3,7 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers import oracle
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops.positions import (
     JOINS,
     alibi_slopes,

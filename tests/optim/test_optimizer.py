@@ -9,14 +9,14 @@ import optax
 import pytest
 from jax import numpy as jnp
 
+from tfm.config.names import UserError, read
+from tfm.config.spec import to_spec
 from tfm.layers.stack import scanned, unrolled
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec
-from tfm.names import UserError, read
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OPTIMIZERS, OptimizerSpec
 from tfm.optim.schedule import SCHEDULES
-from tfm.spec import to_spec
 
 MODEL = DecoderSpec(
     vocab=11,

@@ -7,12 +7,12 @@ import shutil
 import pytest
 
 from tests.helpers.runs import Silent
-from tfm import config
-from tfm.cli import main
-from tfm.folder import Folder
-from tfm.names import UserError
+from tfm.cli.main import main
+from tfm.config import files as config
+from tfm.config.names import UserError
 from tfm.report import ls
 from tfm.run import spec
+from tfm.run.folder import Folder
 from tfm.train import loop
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"

@@ -8,9 +8,9 @@ import math
 import pytest
 from scipy import stats
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.report import results
-from tfm.train import identity
+from tfm.run import identity
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from jax import numpy as jnp
 
 import tfm
+from tfm.config.names import UserError
 from tfm.interop.folder import import_folder
-from tfm.names import UserError
 
 FOLDER = pathlib.Path(os.environ.get("TFM_DATA", ""), "stories260K")
 needs_data = pytest.mark.skipif(

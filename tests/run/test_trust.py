@@ -11,10 +11,12 @@ import pytest
 
 import tfm
 from tests.conftest import tables_of_its_own
-from tfm import cli, config, record
-from tfm.evaluate.main import evaluate
-from tfm.folder import Folder
-from tfm.names import UserError
+from tfm.cli import main as cli
+from tfm.cli.eval import evaluate
+from tfm.config import files as config
+from tfm.config import record
+from tfm.config.names import UserError
+from tfm.run.folder import Folder
 from tfm.run.spec import read
 from tfm.train import loop
 

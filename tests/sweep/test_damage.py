@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from tfm.cli import main
-from tfm.folder import Folder
+from tfm.cli.main import main
 from tfm.report import results
+from tfm.run.folder import Folder
 from tfm.sweep import launch, plan
 from tfm.sweep import study as studies
 from tfm.train import loop

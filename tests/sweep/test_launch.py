@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import assert_same
-from tfm.folder import Folder
 from tfm.report.statistics import Interval
+from tfm.run.folder import Folder
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
 STUDY = f'''"""Which rate is better?"""

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tfm import config
-from tfm.names import UserError
+from tfm.config import files as config
+from tfm.config.names import UserError
 from tfm.run import spec
+from tfm.run.identity import identity
 from tfm.sweep import cost, plan, study
-from tfm.train.identity import identity
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
 HEAD = f'''"""Which is better?"""
@@ -233,7 +233,7 @@ SCORES = {"mine": Score(mine), "other": Score(other)}
 
 
 def test_costs_are_those_of_describe(expand):
-    from tfm.inspect.describe import describe
+    from tfm.describe.model import describe
 
     jobs = expand(
         sweep("[{'model.layers': 1}, {'model.layers': 3}, {'model.layers': 3, 'seed': 1}]")

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.sweep.space import chain, product, seeds, when, zipped
 
 

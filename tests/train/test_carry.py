@@ -12,10 +12,10 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tests.helpers.runs import Silent, arrays, assert_same, lines
 from tests.parity.torch_models import cell_tree
+from tfm.cli.eval import evaluate
+from tfm.config.names import UserError
 from tfm.evaluate import leaks
-from tfm.evaluate.main import evaluate
 from tfm.evaluate.metrics import measured
-from tfm.names import UserError
 from tfm.objectives.batches import train_batch
 from tfm.run import spec
 from tfm.run.plan import plan_of

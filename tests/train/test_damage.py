@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import assert_same
-from tfm import cli, config
-from tfm.checkpoint import Checkpoints
-from tfm.folder import Damaged, Folder
-from tfm.names import UserError
+from tfm.cli import main as cli
+from tfm.config import files as config
+from tfm.config.names import UserError
 from tfm.report import ls
 from tfm.run import spec
+from tfm.run.checkpoint import Checkpoints
+from tfm.run.folder import Damaged, Folder
 from tfm.train import loop
 
 SMALL = pathlib.Path(__file__).parent / "small.py"

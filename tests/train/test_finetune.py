@@ -13,12 +13,12 @@ from flax.traverse_util import flatten_dict
 import tfm
 from tests.helpers.huggingface import write
 from tests.helpers.runs import Silent, arrays
-from tfm.config import load
-from tfm.evaluate.main import evaluate
+from tfm.cli.eval import evaluate
+from tfm.config.files import load
+from tfm.config.names import UserError
+from tfm.config.spec import replaced
 from tfm.interop.folder import import_folder
-from tfm.names import UserError
 from tfm.run.spec import RunSpec, read
-from tfm.spec import replaced
 from tfm.train import loop
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")

@@ -11,9 +11,9 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.runs import Silent
-from tfm import config
-from tfm.evaluate.main import evaluate
-from tfm.names import UserError
+from tfm.cli.eval import evaluate
+from tfm.config import files as config
+from tfm.config.names import UserError
 from tfm.run import spec
 from tfm.train import loop, structure
 

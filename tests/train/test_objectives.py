@@ -7,12 +7,12 @@ import pytest
 from jax import numpy as jnp
 
 from tests.objectives.test_prepare import data, flat, ragged
+from tfm.config.names import read
 from tfm.data.dataset import Examples, Ragged
-from tfm.data.order import Epochs
+from tfm.data.plan.order import Epochs
 from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import intervals, measured
 from tfm.models import build
-from tfm.names import read
 from tfm.objectives.batches import eval_batches, train_batch
 from tfm.objectives.table import OBJECTIVES, open_sizes
 from tfm.optim.optimizer import OptimizerSpec

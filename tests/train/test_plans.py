@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import Silent, assert_same, lines
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.objectives.batches import each_shape, read_of, train_batch
 from tfm.run import spec
 from tfm.run.plan import plan_of

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import Silent
-from tfm.data import trained
-from tfm.data.tokenizer import loads
-from tfm.evaluate.main import evaluate
+from tfm.cli.eval import evaluate
+from tfm.config.names import UserError
+from tfm.data.tokenizers import trained
+from tfm.data.tokenizers.tokenizer import loads
 from tfm.interop.folder import export_folder
-from tfm.names import UserError
+from tfm.run.identity import identity
 from tfm.run.load import load
 from tfm.run.spec import open_data, read
 from tfm.train import loop
-from tfm.train.identity import identity
 
 LINES = ["the cat sat on the mat", "a dog ran to the cat", "on the mat a cat ran"] * 60
 

@@ -24,7 +24,7 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 sys.unraisablehook = lambda _: None  # Orbax leaves coroutines behind, which a later trial drops
 
-from tfm import cli  # noqa: E402
+from tfm.cli import main as cli  # noqa: E402
 
 SMALL = pathlib.Path(__file__).parents[1] / "train" / "small.py"
 RUN = [f"--config={SMALL}:recurrent", "--config.train.steps=20", "--config.train.keep=9", "--quiet"]

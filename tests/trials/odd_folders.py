@@ -31,8 +31,8 @@ from safetensors.numpy import save_file  # noqa: E402
 from tests.helpers.huggingface import weights  # noqa: E402
 from tests.parity import parity_cases as cases  # noqa: E402
 from tests.parity.theirs import compute  # noqa: E402
+from tfm.config.names import UserError  # noqa: E402
 from tfm.interop.folder import import_folder  # noqa: E402
-from tfm.names import UserError  # noqa: E402
 from tfm.run.load import load  # noqa: E402
 
 transformers.logging.set_verbosity_error()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import traceback
 
-from tfm import cli
+from tfm.cli import main as cli
 
 REVERSE = "--config=configs/tasks/reverse.py"
 DECODER = "--config=configs/tasks/recall.py"

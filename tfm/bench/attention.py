@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tfm import arguments
-from tfm.config import from_command_line
-from tfm.help import keys_text
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size, to_spec, to_tree
 from tfm.layers.dims import DTYPES
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.mask import At
@@ -32,8 +33,7 @@ from tfm.ops.masks import MASKS
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import shape_of
-from tfm.spec import Named, Spec, SpecError, call, choice, field, size, to_spec, to_tree
-from tfm.tables import table
+from tfm.terminal import table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,15 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from tfm.config.names import read
+from tfm.config.spec import Spec, replaced
 from tfm.models import build
 from tfm.models.spec import ModelSpec
-from tfm.names import read
 from tfm.objectives.base import Batch
 from tfm.objectives.table import OBJECTIVES
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.spec import TrainSpec
 from tfm.runtime import keep_memory
-from tfm.spec import Spec, replaced
 from tfm.train import step as steps
 
 LEARNING_RATE, CLIP = 1e-3, 1.0  # AdamW and a clipped gradient, for all alike

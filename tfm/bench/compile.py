@@ -18,13 +18,13 @@ from jax import numpy as jnp
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments
-from tfm.config import from_command_line
-from tfm.help import keys_text
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.spec import Named, Spec, SpecError, size, to_spec, to_tree
 from tfm.models import build
 from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, PositionSpec
-from tfm.spec import Named, Spec, SpecError, size, to_spec, to_tree
-from tfm.tables import console, table
+from tfm.terminal import console, table
 
 MODEL = DecoderSpec(
     vocab=1000,

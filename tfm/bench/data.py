@@ -25,15 +25,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments
-from tfm.config import from_command_line
-from tfm.help import keys_text
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 from tfm.objectives.batches import Read, read_of, train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import open_data, read
 from tfm.runtime import keep_memory
-from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
-from tfm.tables import console, table
+from tfm.terminal import console, table
 from tfm.train import structure
 
 TRANSFORMER = {

@@ -25,22 +25,22 @@ from jax import numpy as jnp
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments
 from tfm.bench.cases import Run
 from tfm.bench.train import CORES
 from tfm.bench.turns import in_turns, ratios
-from tfm.config import from_command_line
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 from tfm.decode import loop
 from tfm.decode.sample import Filters
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Prompt, Writer
-from tfm.help import keys_text
 from tfm.interop.convert import from_huggingface
 from tfm.interop.folder import DTYPES, read_tensors, weight_files
-from tfm.names import UserError
 from tfm.runtime import keep_memory
-from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
-from tfm.tables import console, table
+from tfm.terminal import console, table
 
 OURS, THEIRS = "tfm", "transformers"
 FIRST = 1  # the token that is written from

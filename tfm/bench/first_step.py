@@ -50,8 +50,8 @@ def main(argv: Sequence[str]) -> None:
     intervals: dict[str, list[Interval]] = {part: [] for part in PARTS}
     from jax import monitoring
 
+    from tfm.cli import train
     from tfm.train import loop
-    from tfm.train import main as train
 
     intervals["import"].append((begin, time.monotonic()))
 

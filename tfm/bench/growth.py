@@ -21,13 +21,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from tfm import arguments
 from tfm.bench import picture, plans
 from tfm.bench.cases import Case, Run, our_step, timed
 from tfm.bench.series import Found, Row, draw, exponents, rows_of, show
-from tfm.config import from_command_line
-from tfm.help import keys_text
-from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,14 +23,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments, config
 from tfm.bench import picture
 from tfm.bench.turns import library_config, ratios, whole_process
-from tfm.help import keys_text
-from tfm.names import UserError
+from tfm.config import arguments
+from tfm.config import files as config
+from tfm.config.help import keys_text
+from tfm.config.names import UserError
+from tfm.config.spec import Spec, field, rate, size, to_spec
 from tfm.run.spec import RunSpec, read
-from tfm.spec import Spec, field, rate, size, to_spec
-from tfm.tables import console, table
+from tfm.terminal import console, table
 
 CONFIG = "configs/nanogpt.py"
 TEXT = "tinyshakespeare/input.txt"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 MARKS = "osD^vP*X"
 MOST_TICKS = 6  # sizes that are written below an axis

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from tfm.bench.turns import library_config
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 CONFIG = "configs/tasks/reverse.py"
 STUDY = '''"""How long does a plan of {points} points take?"""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfm.bench import picture
-from tfm.tables import console, table
+from tfm.terminal import console, table
 
 MEASURES = {  # of a row, with the title of its column and of its picture
     "ms": "milliseconds",

@@ -25,15 +25,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments
 from tfm.bench.turns import library_config, whole_process
-from tfm.config import from_command_line
-from tfm.help import keys_text
-from tfm.names import UserError
-from tfm.spec import Spec, SpecError, size, to_spec
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.names import UserError
+from tfm.config.spec import Spec, SpecError, size, to_spec
+from tfm.run.identity import cores
 from tfm.sweep.worker import work
-from tfm.tables import console, table
-from tfm.train.identity import cores
+from tfm.terminal import console, table
 
 STUDY = '''"""What does a sweep of tiny runs spend besides steps?"""
 

@@ -18,16 +18,16 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments
 from tfm.bench import picture
 from tfm.bench.cases import CASES, Case
 from tfm.bench.turns import in_turns, ratios
-from tfm.config import from_command_line
-from tfm.help import keys_text
-from tfm.inspect import describe
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.help import keys_text
+from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
+from tfm.describe import model as describe
 from tfm.models import build
-from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
-from tfm.tables import console, table
+from tfm.terminal import console, table
 
 OURS = "tfm"
 MAKERS = {

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tfm
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 Make = tuple[str, Any]  # "module:function", and what it is called with: it gives a cases.Run
 

@@ -23,21 +23,21 @@ from jax import numpy as jnp
 from rich.console import Console
 from rich.progress import track
 
-from tfm import arguments
 from tfm.bench import picture
 from tfm.bench.cases import Run
 from tfm.bench.train import CORES
 from tfm.bench.turns import in_turns, library_config, ratios
-from tfm.config import from_command_line, load
-from tfm.data.paths import find
-from tfm.data.prefetch import Prefetch
-from tfm.help import keys_text
+from tfm.config import arguments
+from tfm.config.files import from_command_line, load
+from tfm.config.help import keys_text
+from tfm.config.spec import Named, Spec, SpecError, choice, field, to_spec
+from tfm.data.formats.paths import find
+from tfm.data.plan.prefetch import Prefetch
 from tfm.objectives.batches import train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import open_data, read
 from tfm.runtime import keep_memory
-from tfm.spec import Named, Spec, SpecError, choice, field, to_spec
-from tfm.tables import console, table
+from tfm.terminal import console, table
 from tfm.train import structure
 
 OURS, THEIRS = "tfm", "gensim"

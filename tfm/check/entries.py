@@ -10,19 +10,19 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 
-from tfm import library_code
 from tfm.check import attention, layers
 from tfm.check.attention import Attention
 from tfm.check.layers import Layer, block
 from tfm.check.results import TOLERANCE, Result
-from tfm.config import TABLES, user_code, user_entries
+from tfm.config.files import TABLES, user_code, user_entries
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, named
 from tfm.layers.embed import PositionSpec
 from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.mixers import Mixer
 from tfm.layers.norm import NormSpec
-from tfm.names import UserError
+from tfm.run import library_code
 from tfm.runtime import cache_folder
-from tfm.spec import Named, Spec, named
 
 START = ("tfm.check.entries", "results")  # of the code that a check reaches
 _passed: set[str] = set()  # in this process

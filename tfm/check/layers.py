@@ -11,6 +11,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.check.results import Result, finite, jit, near, normal, varied
+from tfm.config.spec import Named
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import BlockSpec
 from tfm.layers.context import Context
@@ -19,7 +20,6 @@ from tfm.layers.norm import NormSpec
 from tfm.layers.stack import Stack
 from tfm.models.common import Cache, visible
 from tfm.ops.masks import causal, everything
-from tfm.spec import Named
 
 BATCH, LENGTH, WIDTH, CUT = 2, 9, 8, 5
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfm.config.names import UserError, pick
 from tfm.data.draws import Draws, hashed, key_of, mix
-from tfm.names import UserError, pick
 
 PAD, BOS, EOS = 0, 1, 2
 FIRST = 3  # of a data set's own symbols

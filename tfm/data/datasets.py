@@ -11,12 +11,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tfm.data import files, grammars, nested, streams, synthetic, tables, tfds
-from tfm.data.corpus import Corpus
+from tfm.config.names import UserError, pick, read
+from tfm.config.spec import Named
+from tfm.data import grammars, nested, synthetic
 from tfm.data.dataset import AS_IT_IS, Dataset, Reading, Source
+from tfm.data.formats import files, streams, tables, tfds
+from tfm.data.formats.corpus import Corpus
 from tfm.data.mixture import Mixture, Task, checked
-from tfm.names import UserError, pick, read
-from tfm.spec import Named
 
 SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"}
 

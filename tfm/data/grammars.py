@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
 from tfm.data.draws import Draws
 from tfm.data.synthetic import ALL
-from tfm.names import UserError
 
 
 class Noun(NamedTuple):

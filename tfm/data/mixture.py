@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from tfm.data.corpus import Corpus, Part
+from tfm.config.names import UserError, names_in
 from tfm.data.dataset import AS_IT_IS, Dataset, Generated, Reading, Source
-from tfm.data.paths import Bad, Meter
+from tfm.data.formats.corpus import Corpus, Part
+from tfm.data.formats.paths import Bad, Meter
 from tfm.data.views import after, mixed, repeated, with_text_labels
-from tfm.names import UserError, names_in
 
 
 @dataclasses.dataclass(frozen=True)

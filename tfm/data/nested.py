@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
 from tfm.data.draws import Draws
 from tfm.data.options import lengths, whole
 from tfm.data.synthetic import ALL
-from tfm.names import UserError
 
 
 def _median(values: list[int]) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 
 def whole(task: str, option: str, value: Any, least: int, most: int | None = None) -> int:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Best, Dataset, Examples, Generated, Ragged, Source, at_most
 from tfm.data.draws import Draws, key_of
 from tfm.data.options import lengths, number, whole
-from tfm.data.order import permuted
-from tfm.names import UserError
+from tfm.data.plan.order import permuted
 
 ALL = Best(token=1.0, exact=1.0)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.draws import key_of
-from tfm.data.lengths import lengths_of
-from tfm.data.order import permuted, shuffled
-from tfm.data.records import joined
-from tfm.names import UserError
+from tfm.data.formats.records import joined
+from tfm.data.plan.lengths import lengths_of
+from tfm.data.plan.order import permuted, shuffled
 
 
 def with_text_labels(dataset: Dataset) -> Dataset:

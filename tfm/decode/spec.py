@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tfm.spec import Named, Spec, SpecError, choice, field, size, to_spec
+from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 
 STOPPING = {  # of beam search, for each row; in brackets what transformers calls it
     "estimate": "when no beam, at its present length, would beat the worst finished one (False)",

@@ -17,11 +17,11 @@ from flax import struct
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.stack import unrolled
 from tfm.models import build
 from tfm.models.common import Cache
 from tfm.models.spec import ModelSpec
-from tfm.names import UserError
 
 SHORTEST = 16  # bucket
 LEAST_CACHE = 128  # tokens that a cache has room for, if so many are needed

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.decode import beam, loop
 from tfm.decode.sample import Filters
 from tfm.decode.spec import DecodeSpec
@@ -27,7 +28,6 @@ from tfm.decode.start import (
     unrolled_model,
 )
 from tfm.models.spec import ModelSpec
-from tfm.names import UserError
 
 READS_SOURCE = ("encoder_decoder", "seq2seq")
 CHUNK = 16  # tokens that are fetched at a time, when they are streamed

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
-from tfm.names import UserError
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.seq2seq import Seq2Seq
 

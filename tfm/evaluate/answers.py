@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
-from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective
 
 CURE = "hide it in prepare(); if the task is to say what is seen, let shown() return True"

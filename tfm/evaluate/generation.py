@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from tfm.config.names import UserError
+from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset
+from tfm.data.formats.paths import Bad
+from tfm.data.formats.progress import progress
+from tfm.data.formats.records import Records
 from tfm.data.mixture import Mixture
-from tfm.data.paths import Bad
-from tfm.data.progress import progress
-from tfm.data.records import Records
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Prompt
-from tfm.names import UserError
 from tfm.run.text import TextWriter, text_writer
-from tfm.spec import to_spec
 
 EDGES = (10, 20, 30, 50)  # of source lengths, in tokens
 

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from tfm.config.names import UserError
 from tfm.interop.config_json import ConfigJson, their_activation
 from tfm.interop.family import Family, Pair, linear, norm
 from tfm.models.spec import EncoderSpec
-from tfm.names import UserError
 
 POOLER, CLASSIFIER = "pooler.dense.weight", "classifier.weight"
 OUTPUTS = {  # ours → a tensor that a file has if the model has this output

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfm.names import UserError, suggest
+from tfm.config.names import UserError, suggest
 
 ACTIVATIONS = {  # theirs → ours
     "relu": "relu",

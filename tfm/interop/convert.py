@@ -11,15 +11,15 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from tfm.config.names import UserError, pick
+from tfm.config.spec import to_spec, to_tree
 from tfm.interop import bert, gpt2, llama, t5
 from tfm.interop.config_json import MOST, ConfigJson, parse_call
 from tfm.interop.family import Family, Pair
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.models import build
 from tfm.models.spec import EncoderDecoderSpec
-from tfm.names import UserError, pick
 from tfm.ops.positions import POSITIONS
-from tfm.spec import to_spec, to_tree
 
 Tree = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]

@@ -26,15 +26,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tfm import arguments
-from tfm.checkpoint import Checkpoints
-from tfm.data.corpus import tokenizer_of
-from tfm.data.tokenizer import Tokenizer
-from tfm.folder import Folder, check_path
+from tfm.config import arguments
+from tfm.config.names import UserError, pick
+from tfm.config.spec import to_tree
+from tfm.data.formats.corpus import tokenizer_of
+from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
-from tfm.names import UserError, pick
+from tfm.run.checkpoint import Checkpoints
+from tfm.run.folder import Folder, check_path
 from tfm.run.load import load
-from tfm.spec import to_tree
 
 TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",

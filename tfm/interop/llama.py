@@ -3,10 +3,10 @@
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from tfm.config.names import UserError
 from tfm.interop.config_json import PLAIN, ConfigJson, call, gated, scheme_options, their_activation
 from tfm.interop.family import Family, Pair, linear, norm
 from tfm.models.spec import DecoderSpec
-from tfm.names import UserError
 
 ROPE = {  # rope_type → the options it needs: their key, our option
     "default": {},

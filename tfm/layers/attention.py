@@ -13,20 +13,20 @@ from jax import numpy as jnp
 from jax.nn import initializers
 from jax.tree_util import Partial
 
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers import params
 from tfm.layers.cache import Seen, empty, extended
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.layers.init import Initializer, scaled
 from tfm.layers.norm import TokenNorm
-from tfm.names import UserError
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import Position
 from tfm.ops.products import add_last, flat_product
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import check
-from tfm.spec import Named, Spec, SpecError, call, choice, field, size
 
 PROJECTIONS = {name: name for name in ("query", "key", "value", "out")}
 

@@ -11,6 +11,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
+from tfm.config.spec import Named, Spec, SpecError, call, choice, rate, size
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.dims import DTYPES, Dims
@@ -22,7 +23,6 @@ from tfm.layers.norm import NormSpec, normalize
 from tfm.ops.dropout import drop
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import Position
-from tfm.spec import Named, Spec, SpecError, call, choice, rate, size
 
 REMAT: dict[str, Any] = {  # what the backward pass finds saved, besides each layer's input
     "none": jax.checkpoint_policies.everything_saveable,

@@ -12,13 +12,13 @@ from jax import numpy as jnp
 from jax.nn import initializers
 from jax.typing import ArrayLike
 
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers import params
 from tfm.layers.dims import Dense, Dims
-from tfm.names import UserError
 from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.products import flat_product
 from tfm.ops.shapes import check, suffix
-from tfm.spec import Named, Spec, SpecError, call, choice, field, size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

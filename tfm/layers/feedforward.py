@@ -9,10 +9,10 @@ import jax
 from flax import linen as nn
 from jax import Array
 
+from tfm.config.spec import Named, Spec, choice, size
 from tfm.layers.dims import Dims
 from tfm.ops.activations import gelu
 from tfm.ops.dropout import Dropouts, drop
-from tfm.spec import Named, Spec, choice, size
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from jax.nn import initializers
 
-from tfm.names import UserError
-from tfm.spec import Named, Spec, call
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, call
 
 Initializer = Callable[..., jax.Array]
 

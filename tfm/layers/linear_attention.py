@@ -5,9 +5,9 @@ from flax import linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.dims import Dims
-from tfm.names import UserError
 
 CHUNK = 64  # tokens between two updates of the state
 TINY = 1e-6

@@ -9,13 +9,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from tfm.config.names import UserError, pick
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.convolution import ConvolutionMixer
 from tfm.layers.linear_attention import LinearAttention
 from tfm.layers.recurrent import CELLS, RecurrentMixer
 from tfm.layers.state_space import StateSpace
 from tfm.layers.token_mlp import TokenMLP
-from tfm.names import UserError, pick
 
 
 @dataclasses.dataclass(frozen=True)

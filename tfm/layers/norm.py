@@ -9,9 +9,9 @@ from jax import numpy as jnp
 from jax.nn import initializers
 from jax.typing import DTypeLike
 
+from tfm.config.spec import Named, Spec, choice, field
 from tfm.ops.norms import standardize
 from tfm.ops.products import add_last, scale_last
-from tfm.spec import Named, Spec, choice, field
 
 PLACEMENTS = {
     "pre": "x + f(norm(x)): GPT-2, LLaMA, T5",

@@ -6,7 +6,7 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops.positions import Position
 from tfm.ops.scores import Score
 from tfm.ops.shapes import AXES, check_positions, shape_of

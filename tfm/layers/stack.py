@@ -10,6 +10,7 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers import params
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.block import Block, BlockSpec
@@ -17,7 +18,6 @@ from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.dims import Dims
 from tfm.layers.embed import PositionTable
 from tfm.layers.norm import normalize
-from tfm.names import UserError
 from tfm.ops.dropout import drop
 from tfm.ops.positions import Position
 

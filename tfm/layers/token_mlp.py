@@ -6,11 +6,11 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.convolution import blank
 from tfm.layers.dims import Dims
 from tfm.layers.feedforward import ACTIVATIONS
-from tfm.names import UserError
 
 
 class TokenMLP(nn.Module):

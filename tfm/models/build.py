@@ -9,6 +9,8 @@ from flax import linen as nn
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
+from tfm.config.names import UserError
+from tfm.config.spec import to_spec
 from tfm.models.bag import Bag
 from tfm.models.convolution import Convolution
 from tfm.models.decoder import Decoder
@@ -24,8 +26,6 @@ from tfm.models.spec import (
     Word2VecSpec,
 )
 from tfm.models.word2vec import Word2Vec
-from tfm.names import UserError
-from tfm.spec import to_spec
 
 MODELS: dict[str, Any] = {
     "encoder": Encoder,

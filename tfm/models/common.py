@@ -7,13 +7,13 @@ from flax import struct
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError, suggest
+from tfm.config.spec import Named
 from tfm.layers.block import BlockSpec
 from tfm.layers.context import Context
-from tfm.names import UserError, suggest
 from tfm.ops import masks
 from tfm.ops.mask import Mask
 from tfm.ops.shapes import check
-from tfm.spec import Named
 
 
 def known(size: int | None) -> int:

@@ -6,6 +6,7 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.context import Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
@@ -21,7 +22,6 @@ from tfm.models.common import (
     visible,
 )
 from tfm.models.spec import DecoderSpec
-from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
 

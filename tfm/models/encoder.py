@@ -8,6 +8,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 
+from tfm.config.names import UserError
 from tfm.layers.context import Context
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.feedforward import ACTIVATIONS, GATED
@@ -15,7 +16,6 @@ from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
 from tfm.models.common import check_capture, check_packed, known, outputs, visible
 from tfm.models.spec import EncoderSpec
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.products import add_last
 

@@ -6,12 +6,12 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Carries, RecurrentStack, Start, final, zero_carry
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs
 from tfm.models.spec import RecurrentSpec
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.shapes import check
 

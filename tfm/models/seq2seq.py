@@ -13,13 +13,13 @@ from flax import struct
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Attending, Carries, RecurrentStack, Start, final
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs, visible
 from tfm.models.spec import SeqToSeqSpec
-from tfm.names import UserError
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts, drop
 

@@ -7,6 +7,8 @@
 import dataclasses
 from typing import Any
 
+from tfm.config.names import UserError, pick
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import BlockSpec, DropoutSpec
 from tfm.layers.dims import CODINGS, DTYPES, Dims
@@ -15,10 +17,8 @@ from tfm.layers.feedforward import ACTIVATIONS, FeedForwardSpec
 from tfm.layers.init import InitSpec
 from tfm.layers.norm import NormSpec
 from tfm.layers.recurrent import CELLS
-from tfm.names import UserError, pick
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import POSITIONS
-from tfm.spec import Named, Spec, SpecError, call, choice, field, size
 
 __all__ = [
     "FAMILIES",

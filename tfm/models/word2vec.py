@@ -7,10 +7,10 @@ from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 
+from tfm.config.names import UserError
 from tfm.layers.init import uniform
 from tfm.models.common import check_capture, check_valid, known, outputs
 from tfm.models.spec import Word2VecSpec
-from tfm.names import UserError
 from tfm.ops.dropout import Dropouts
 from tfm.ops.masks import near
 from tfm.ops.shapes import check

@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.data.dataset import FORMS, Dataset, Examples
-from tfm.names import UserError
 from tfm.ops.losses import log_loss
 from tfm.ops.products import argmax_last
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfm.data.dataset import Dataset
 from tfm.data.draws import key_of
-from tfm.data.order import Drawn, Plan
+from tfm.data.plan.order import Drawn, Plan
 from tfm.objectives.base import Batch, Objective, Targets
 from tfm.objectives.packing import packed
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
 from tfm.data.draws import Draws, hashed, key_of
-from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective, Targets
 from tfm.objectives.text import text_rows, without_last
 

@@ -5,9 +5,9 @@ Krell et al. 2021; T5, Raffel et al. 2020, §3.1.3.
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
-from tfm.data.order import Packing
-from tfm.names import UserError
+from tfm.data.plan.order import Packing
 from tfm.objectives.base import Batch, Objective
 
 BLOCK = 1024  # examples that are shown at a time

@@ -7,8 +7,8 @@ import dataclasses
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
-from tfm.names import UserError
 from tfm.objectives.base import Batch, Targets
 from tfm.objectives.next_token import NextToken, joined, next_tokens
 from tfm.objectives.text import text_rows

@@ -9,8 +9,8 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
-from tfm.names import UserError
 from tfm.objectives.base import Batch, Objective, Sums, Targets, cross_entropy, int32
 from tfm.objectives.text import text_rows, without_last
 from tfm.ops.losses import log_loss

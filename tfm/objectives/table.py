@@ -8,8 +8,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tfm.config.names import UserError
+from tfm.config.spec import SpecError
 from tfm.data.dataset import Dataset
-from tfm.names import UserError
 from tfm.objectives.base import Objective
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM
@@ -20,7 +21,6 @@ from tfm.objectives.span_corruption import UL2, SpanCorruption
 from tfm.objectives.tag import Tag
 from tfm.objectives.vector_to_sequence import VectorToSequence
 from tfm.objectives.word2vec import Word2Vec
-from tfm.spec import SpecError
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError, pick
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.models.spec import KINDS
-from tfm.names import UserError, pick
 from tfm.objectives.base import Batch, Objective, cross_entropy, int32
 from tfm.ops.losses import softplus
 from tfm.ops.masks import near

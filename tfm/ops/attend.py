@@ -21,7 +21,7 @@ from jax import numpy as jnp
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
-from tfm.names import UserError, pick, read
+from tfm.config.names import UserError, pick, read
 from tfm.ops.blockwise import blockwise, cut_plane
 from tfm.ops.dropout import Dropout, pair_bits
 from tfm.ops.functions import as_partial, check_call

@@ -9,7 +9,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops.shapes import check_number
 
 

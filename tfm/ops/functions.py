@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.tree_util import Partial
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 
 def as_partial(kind: str, fn: Callable[..., Any]) -> Partial:

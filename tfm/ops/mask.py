@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops.shapes import check
 
 

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops.functions import as_partial
 from tfm.ops.mask import At, AtPositions, Everything, Mask, mask_dataclass
 

@@ -9,7 +9,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

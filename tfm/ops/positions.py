@@ -14,7 +14,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops.products import add_last
 
 F32 = jnp.float32

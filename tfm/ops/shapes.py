@@ -8,7 +8,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 AXES = {
     "B": "batch",

@@ -7,7 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.typing import ArrayLike
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.ops import dropout as drop
 from tfm.ops.mask import At, Mask
 from tfm.ops.scores import dot, scaled_dot

@@ -17,10 +17,10 @@ from jax import Array
 from jax import numpy as jnp
 from optax import contrib
 
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, rate
 from tfm.layers.stack import SCANNED
-from tfm.names import UserError
 from tfm.optim.schedule import SCHEDULES
-from tfm.spec import Named, Spec, SpecError, call, choice, field, rate
 
 Tree = Any
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.names import UserError
+from tfm.config.names import UserError
 
 Schedule = Callable[[Array, int], Array]
 

@@ -17,10 +17,10 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfm import arguments
-from tfm.folder import Damaged, Folder
-from tfm.names import UserError
-from tfm.tables import console, table
+from tfm.config import arguments
+from tfm.config.names import UserError
+from tfm.run.folder import Damaged, Folder
+from tfm.terminal import console, table
 
 MARKS = ("config.json", "summary.json", "failure.json", "metrics.jsonl", "checkpoints")
 

@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfm.folder import Damaged, Folder
-from tfm.names import UserError
+from tfm.config.names import UserError
 from tfm.report.statistics import METRICS, Comparison, Interval, compare, interval
-from tfm.tables import plain
-from tfm.train.identity import is_stale
+from tfm.run.folder import Damaged, Folder
+from tfm.run.identity import is_stale
+from tfm.terminal import plain
 
 SOLVED = 0.01  # how near to the best accuracy a run has solved its task
 

@@ -2,9 +2,9 @@
 
 import pathlib
 
-from tfm.data import corpus
-from tfm.data.published import tokenizer_json
-from tfm.data.tokenizer import Tokenizer
+from tfm.data.formats import corpus
+from tfm.data.tokenizers.published import tokenizer_json
+from tfm.data.tokenizers.tokenizer import Tokenizer
 
 
 def imported_tokenizer(folder: pathlib.Path) -> pathlib.Path:

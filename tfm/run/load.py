@@ -8,14 +8,14 @@ from typing import Any
 
 from flax import linen as nn
 
-from tfm.checkpoint import Checkpoints, evaluated
-from tfm.config import load as load_config
-from tfm.data import corpus
+from tfm.config.files import load as load_config
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
-from tfm.folder import Folder
+from tfm.data.formats import corpus
 from tfm.models import build
 from tfm.models.spec import ModelSpec
-from tfm.names import UserError
+from tfm.run.checkpoint import Checkpoints, evaluated
+from tfm.run.folder import Folder
 from tfm.run.imported import imported_tokenizer
 from tfm.run.spec import RunSpec, of_tree, open_data
 

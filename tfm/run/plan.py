@@ -5,12 +5,12 @@ from functools import partial
 
 import numpy as np
 
-from tfm.data.buckets import Buckets, into_buckets
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
-from tfm.data.lengths import lengths_of
-from tfm.data.order import Epochs, Plan, Streams
-from tfm.data.packing import PackedRows, into_rows
-from tfm.names import UserError
+from tfm.data.plan.buckets import Buckets, into_buckets
+from tfm.data.plan.lengths import lengths_of
+from tfm.data.plan.order import Epochs, Plan, Streams
+from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import shaped, tokens_in
 from tfm.objectives.packing import positions

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tfm.data.paths import Place
-from tfm.data.records import Record, Words
-from tfm.data.tokenizer import Tokenizer
+from tfm.config.names import UserError
+from tfm.data.formats.paths import Place
+from tfm.data.formats.records import Record, Words
+from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.decode.start import bucket, longest, padded, pads
-from tfm.names import UserError
 from tfm.run.text import codec_of
 
 

@@ -9,20 +9,20 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from tfm.config import load, traced
-from tfm.data.corpus import HOW_BAD
+from tfm.config.files import load, traced
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset
-from tfm.data.tokenizers import TOKENIZERS
+from tfm.data.formats.corpus import HOW_BAD
+from tfm.data.tokenizers.table import TOKENIZERS
 from tfm.models import build
 from tfm.models.common import check_packable
 from tfm.models.spec import ModelSpec, RecurrentSpec
-from tfm.names import UserError
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
 from tfm.optim.optimizer import OptimizerSpec
-from tfm.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 
 ON_NONFINITE = {
     "stop": "stop, and mark the run as diverged",

@@ -6,20 +6,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tfm.data import corpus
+from tfm.config.names import UserError
+from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset, Generated, Special
-from tfm.data.files import TextFile
+from tfm.data.formats import corpus
+from tfm.data.formats.files import TextFile
+from tfm.data.formats.streams import TextStream
 from tfm.data.mixture import Mixture
-from tfm.data.streams import TextStream
-from tfm.data.tokenizer import Tokenizer
+from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import READS_SOURCE, Continuation, Prompt, Writer
-from tfm.names import UserError
 from tfm.objectives.next_token import NextToken
 from tfm.objectives.prefix_lm import PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq
 from tfm.run.imported import read_tokenizer
-from tfm.spec import to_spec
 
 IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id")  # as Hugging Face calls them
 Ids = Sequence[int]

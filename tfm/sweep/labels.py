@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tfm.names import UserError, suggest
+from tfm.config.names import UserError, suggest
 from tfm.sweep.space import Point
 from tfm.sweep.study import Study
 

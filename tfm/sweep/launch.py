@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Protocol
 
-from tfm.folder import DISK_ERRORS, Damaged, Folder
-from tfm.names import UserError
-from tfm.spec import to_tree
+from tfm.config.names import UserError
+from tfm.config.spec import to_tree
+from tfm.run.folder import DISK_ERRORS, Damaged, Folder
+from tfm.run.identity import cores
 from tfm.sweep.cost import Speed
 from tfm.sweep.plan import Job
 from tfm.sweep.study import Study
 from tfm.sweep.worker import work
-from tfm.train.identity import cores
 
 GRACE = 20.0  # seconds for workers to save their runs before they are killed
 

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfm import config as configs
 from tfm.check.entries import check_entries
+from tfm.config import files as configs
+from tfm.config.names import UserError, suggest
+from tfm.config.spec import Spec, Tree, replaced, to_spec
 from tfm.models.spec import ModelSpec
-from tfm.names import UserError, suggest
+from tfm.run.identity import identity, init_digest
 from tfm.run.spec import RunSpec, open_data
-from tfm.spec import Spec, Tree, replaced, to_spec
 from tfm.sweep.labels import config_names, label, label_keys
 from tfm.sweep.space import Point, within
 from tfm.sweep.study import Study
-from tfm.train.identity import identity, init_digest
 from tfm.train.structure import structure
 
 GROUPS: dict[str, type[Spec]] = {

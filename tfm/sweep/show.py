@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tfm.report.statistics import METRICS
 from tfm.sweep.launch import Progress
-from tfm.tables import plain
+from tfm.terminal import plain
 
 EVERY = 30.0  # seconds between lines where there is no terminal
 LIVE = 0.25  # seconds between updates of the table

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tfm.names import UserError, suggest
+from tfm.config.names import UserError, suggest
 
 Point = dict[str, Any]
 

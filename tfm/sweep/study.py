@@ -14,8 +14,8 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tfm import config as configs
-from tfm.names import UserError, pick, suggest
+from tfm.config import files as configs
+from tfm.config.names import UserError, pick, suggest
 from tfm.report.statistics import METRICS
 
 KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", "BASELINE", *configs.TABLES)

@@ -32,7 +32,7 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
     threading.Thread(target=_end_with_launcher, daemon=True).start()
 
     from tfm import runtime
-    from tfm.names import UserError
+    from tfm.config.names import UserError
 
     runtime.keep_memory()
     runtime.cache_compilations()
@@ -54,8 +54,8 @@ def work(pipe: connection.Connection, log: str, core: int) -> None:
 
 
 def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, Any]:
-    from tfm.config import own_error
-    from tfm.names import UserError
+    from tfm.config.files import own_error
+    from tfm.config.names import UserError
     from tfm.run import spec
     from tfm.sweep import cost
     from tfm.train import loop
@@ -86,7 +86,7 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
 @functools.cache
 def _run_once(file: str) -> None:
     """Run a user's file, which adds its tables to the library's."""
-    from tfm.config import run_file
+    from tfm.config.files import run_file
 
     run_file(pathlib.Path(file))
 

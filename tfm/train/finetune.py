@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from tfm.checkpoint import Checkpoints, evaluated
-from tfm.data.corpus import meaning_of_ids
-from tfm.folder import Folder
+from tfm.config.names import UserError
+from tfm.data.formats.corpus import meaning_of_ids
 from tfm.layers.stack import SCANNED, scanned, unrolled
-from tfm.names import UserError
+from tfm.run.checkpoint import Checkpoints, evaluated
+from tfm.run.folder import Folder
 
 PARAMS = "params/"  # left out of the paths that a pattern is matched with
 TOKENS = (  # arrays with a row for each token id

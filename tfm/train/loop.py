@@ -17,28 +17,28 @@ from typing import Any, Protocol
 import jax
 from jax import numpy as jnp
 
-from tfm.checkpoint import Checkpoints
-from tfm.config import copy_source
+from tfm.config.files import copy_source
+from tfm.config.names import UserError
+from tfm.config.spec import flat, to_tree
+from tfm.config.user_files import SOURCE
 from tfm.data.dataset import Dataset
-from tfm.data.prefetch import Prefetch
+from tfm.data.plan.prefetch import Prefetch
 from tfm.evaluate import answers, leaks
 from tfm.evaluate.floors import floors
 from tfm.evaluate.metrics import measured
-from tfm.folder import Damaged, Folder, disk_errors, without_nonfinite
-from tfm.names import UserError
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, eval_batches, read_of, train_batch
+from tfm.run.checkpoint import Checkpoints
+from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
+from tfm.run.identity import identity, init_digest, is_stale, profiles, record_profile
 from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, TrainSpec, open_data
 from tfm.runtime import check_memory
-from tfm.spec import flat, to_tree
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
-from tfm.train.identity import identity, init_digest, is_stale, profiles, record_profile
 from tfm.train.step import TrainState
 from tfm.train.structure import compiled, numbers_of, schedule, train_flops
-from tfm.user_files import SOURCE
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
 

@@ -10,12 +10,12 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.checkpoint import evaluated
 from tfm.evaluate.metrics import eval_step, head_options, sums_of
 from tfm.objectives.base import COUNTED, Batch, Objective
 from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.checkpoint import evaluated
 from tfm.run.spec import TrainSpec
 
 Numbers = Mapping[str, Any]

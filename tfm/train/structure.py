@@ -7,14 +7,14 @@ from typing import Any
 
 import jax
 
-from tfm.config import user_entries
-from tfm.inspect import describe
+from tfm.config.files import user_entries
+from tfm.config.spec import Named
+from tfm.describe import model as describe
 from tfm.models import build
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Share
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.spec import RunSpec, TrainSpec
-from tfm.spec import Named
 from tfm.train import step as steps
 
 

@@ -1,0 +1,221 @@
+"""The command line, from the outside."""
+
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tfm.cli import main as cli
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def tfm(*args, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "tfm.cli", *args],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    """As in `tfm describe … | head`."""
+    code = """
+import sys
+from tfm.cli import main as cli
+cli.VERBS["version"] = "tests.cli.test_cli:writes_much"
+sys.exit(cli.main(["version"]))
+"""
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (141, b"")
+
+
+def writes_much(argv):
+    for _ in range(100_000):
+        print("a line")
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; from tfm.cli.main import main; main(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "verbs" in out.stdout
+    for heavy in ("jax", "flax", "numpy", "absl", "rich"):
+        assert f"'{heavy}'" not in out.stdout
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["bench"],
+        ["bench", "attention"],
+        ["bench", "compile"],
+        ["bench", "data"],
+        ["bench", "decode"],
+        ["bench", "growth"],
+        ["bench", "nanogpt"],
+        ["bench", "start"],
+        ["bench", "train"],
+        ["check"],
+        ["classify"],
+        ["describe"],
+        ["explain"],
+        ["import"],
+        ["export"],
+        ["fill"],
+        ["generate"],
+        ["ls"],
+        ["neighbors"],
+        ["tag"],
+        ["train"],
+        ["translate"],
+        ["eval"],
+        ["sweep"],
+        ["version"],
+    ],
+)
+def test_every_verb_helps(verb):
+    result = tfm(*verb, "--help")
+    assert result.returncode == 0
+    assert verb[0] in result.stdout
+
+
+@pytest.mark.parametrize("verb", ["train", "sweep", "describe"])
+def test_help_lists_the_keys_of_a_run(verb):
+    text = " ".join(tfm(verb, "--help").stdout.split())
+    assert "data.batch 64 int, at least 1" in text
+    assert "train.steps needed int" in text
+    assert "optimizer.schedule constant name(option=value): constant, cosine" in text
+    assert "model.family needed one of encoder, decoder, encoder_decoder" in text
+
+
+def test_help_lists_the_keys_of_a_config_with_its_values():
+    text = " ".join(tfm("describe", "--config=configs/gpt2.py:tiny", "--help").stdout.split())
+    assert "model.attention.score scaled_dot name: dot, scaled_dot, additive" in text
+    assert "model.family decoder one of encoder" in text
+    assert "model.width 128 int, at least 1" in text
+    assert "model.dropout.feedforward None float, at least 0, below 1, or None" in text
+    missing = tfm("train", "--config=configs/nowhere.py", "--help")
+    assert missing.returncode == 2
+    assert "no Python file" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+def test_describe_prints_a_tree_or_json():
+    text = tfm("describe", "--config=configs/llama.py:260k").stdout
+    assert "260,032" in text
+    assert "cache for decoding, per token" in text
+    off = ["--config.model.attention.score=none", "--config.model.norm.kind=none"]
+    found = json.loads(tfm("describe", "--config=configs/gpt2.py:tiny", "--json", *off).stdout)
+    assert found["family"] == "decoder"
+
+
+def test_bench_compile_measures():
+    small = ["--config.layers=(1,2)", "--config.scan=true", "--config.rounds=1",
+             "--config.model.width=8", "--config.model.vocab=9", "--config.length=4"]  # fmt: skip
+    rows = json.loads(tfm("bench", "compile", "--json", *small).stdout)
+    assert [(row["layers"], row["scan"]) for row in rows] == [(1, True), (2, True)]
+    assert rows[0]["ratio"] == 1
+
+
+def test_every_verb_starts_somewhere():
+    for where in (*cli.VERBS.values(), *cli.BENCHES.values()):
+        module, _, function = where.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_version():
+    assert tfm("version").stdout.startswith("tfm ")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["bnech"], "unknown verb 'bnech'; did you mean 'bench'?"),
+        (["bench", "atention"], "unknown bench 'atention'; did you mean 'attention'?"),
+        (["bench"], "which bench? One of: attention"),
+        (["bench", "attention", "--config.kv_heads=0"], "must be at least 1"),
+        (["bench", "attention", "--config.lengths=()"], "must not be empty"),
+        (["bench", "attention", "--config.implementations=('fused',)"], "cannot do scores other"),
+        (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
+        (["bench", "attention", "--config=nowhere.py"], "no Python file"),
+        (["bench", "compile", "--config.batch=0"], "must be at least 1"),
+        (["bench", "compile", "--config.model.layers=7"], "model.layers follows from layers"),
+        (["describe"], "which config? Write --config=FILE.py"),
+        (
+            ["describe", "--config=configs/gpt2.py:smal"],
+            "unknown size 'smal'; did you mean 'small'?",
+        ),
+        (
+            ["describe", "--config=configs/gpt2.py:tiny", "--config.model.num_layer=3"],
+            "unknown key 'model.num_layer'; did you mean 'model.layers'? (configs/gpt2.py:tiny)",
+        ),
+        (
+            ["describe", "--config=configs/gpt2.py:tiny", "--config.model.feedforward.kind=swigul"],
+            "'swigul'; did you mean 'swiglu'? (configs/gpt2.py:tiny)",
+        ),
+        (
+            ["describe", "--config=configs/gpt2.py:tiny", "--config.model.attention.heads=5"],
+            "model.attention.heads=5 does not divide width=128; did you mean heads=4?",
+        ),
+    ],
+)
+def test_mistakes_are_named_without_a_traceback(args, message):
+    result = tfm(*args)
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_bench_attention_with_a_score_of_ones_own():
+    small = ["--config.lengths=(32, 48)", "--config.rounds=2", "--config.head_width=8"]
+    result = tfm("bench", "attention", "--config=configs/new_score.py", *small, "--json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert {(r["length"], r["score"], r["implementation"]) for r in rows} == {
+        (length, score, implementation)
+        for length in (32, 48)
+        for score in ("scaled_dot", "loud")
+        for implementation in ("reference", "blockwise")
+    }
+    assert all(r["forward_ms"] > 0 and r["training_speed"] > 0 and r["memory_mb"] > 0 for r in rows)
+
+
+def test_bench_attention_prints_a_table_and_leaves_out_what_would_not_fit():
+    result = tfm(
+        "bench", "attention", "--config.lengths=(64,)", "--config.scores=('additive',)",
+        "--config.rounds=2", "--config.max_gigabytes=0.000001",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "additive" in result.stdout
+    assert "—" in result.stdout
+
+
+def test_control_characters_are_shown_and_not_obeyed(capsys):
+    assert cli.main(["train", "--config=\x1b[2Jno.py", "--workdir=x"]) == 2
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "\\x1b[2Jno.py" in error
+
+
+def test_more_jobs_than_memory_are_not_started(monkeypatch, capsys):
+    from tfm.cli import sweep as sweeps
+
+    pages = {"SC_AVPHYS_PAGES": 3 * 10**9 // 4096, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(sweeps.os, "sysconf", pages.__getitem__)
+    assert sweeps._affordable(2) == 2
+    assert capsys.readouterr().err == ""
+    assert sweeps._affordable(500) == 2
+    assert "--jobs=500: a worker needs about 1.0 GB and 3 GB are free, so there are 2" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,232 @@
+"""What a config's data are, and what of them is kept on disk.
+
+  tfm data                                              list the cache of tokenised data
+  tfm data --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] [--rows=N] [--trust]
+                                                        describe the data of a config
+  tfm data --verify                                     compare all checksums of the cache
+  tfm data --clear=KEY | --clear=all                    remove entries whose key begins with KEY
+  tfm data --prepare=NAME [--data_dir=FOLDER]           download a data set of TensorFlow Datasets
+
+The description of a split: how many examples, their lengths, what was truncated or left out, tokens
+that the tokenizer does not know, labels, and N examples (3) as the model sees them: what it reads,
+and what it must answer where that counts. Lengths and unknown tokens are those of 5,000 examples
+from all over it. Of the training split: the shapes of its batches, and the padding in the first
+100. The cache is in $TFM_CACHE/data.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfm.config import arguments
+from tfm.config.files import from_command_line
+from tfm.config.names import UserError
+from tfm.data.dataset import Dataset
+from tfm.data.datasets import open_dataset
+from tfm.data.formats import cache, tfds
+from tfm.data.formats.corpus import tokenizer_of
+from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
+from tfm.run.plan import plan_of
+from tfm.run.spec import RunSpec, read
+from tfm.terminal import console, plain, table
+
+SAMPLE = 5000
+STEPS = 100
+
+
+def main(argv: Sequence[str]) -> None:
+    if set(arguments.HELP) & set(argv):
+        print(__doc__, end="")
+        return
+    options = ("clear", "rows", "prepare", "data_dir")
+    given = arguments.split(argv, options=options, flags=("verify", "trust"))
+    if given.config and ({"clear", "prepare"} & set(given.options) or "verify" in given.flags):
+        raise UserError("--clear, --verify and --prepare are not for one config: write no --config")
+    if "data_dir" in given.options and "prepare" not in given.options:
+        raise UserError("--data_dir is where --prepare=NAME writes to")
+    if given.config:
+        rows = arguments.whole(given, "rows", 1) if "rows" in given.options else 3
+        run = read(from_command_line(given.config, RunSpec, trust="trust" in given.flags))
+        for line in describe(run, rows):
+            print(plain(line))
+    elif "clear" in given.options:
+        print(_clear(given.options["clear"]))
+    elif "prepare" in given.options:
+        where = given.options.get("data_dir", tfds.home())
+        print(tfds.prepare(given.options["prepare"], where))
+    elif "verify" in given.flags:
+        _verify()
+    else:
+        _list()
+
+
+def _list() -> None:
+    shown = table("key", "what", "data set", "split", "tokenizer", ">tokens", ">MB")
+    total = count = 0
+    for path, meta in cache.entries():
+        if meta is None:
+            shown.add_row(path.name[:12], "damaged; it is built again when it is needed")
+            continue
+        about, tokens = meta["about"], meta["facts"].get("tokens")
+        size = sum(column["size"] for column in meta["columns"].values())
+        shown.add_row(
+            path.name[:12],
+            *(str(about.get(key, "")) for key in ("what", "dataset", "split", "tokenizer")),
+            "" if tokens is None else f"{tokens:,}",
+            f"{size / 1e6:,.1f}",
+        )
+        total, count = total + size, count + 1
+    if shown.row_count:
+        console(120).print(shown)
+    print(f"{cache.folder()}: {count} entries, {total / 1e6:,.1f} MB")
+
+
+def _verify() -> None:
+    wrong, count = [], 0
+    for path, meta in cache.entries():
+        count += 1
+        found = f"{path} has damaged meta data" if meta is None else cache.wrong(path, meta, True)
+        wrong += [found] if found else []
+    print("\n".join([*wrong, f"{count} entries, {len(wrong)} damaged"]))
+    if wrong:
+        raise UserError("damaged entries are built again when they are needed")
+
+
+def _clear(key: str) -> str:
+    if key != "all" and not any(path.name.startswith(key) for path, _ in cache.entries()):
+        raise UserError(f"--clear={key}: no entry's key begins so; `tfm data` lists them")
+    return f"{cache.clear('' if key == 'all' else key) / 1e6:,.1f} MB are free"
+
+
+def describe(run: RunSpec, rows: int = 3) -> Iterator[str]:
+    """The data of a run, in lines of text."""
+    data, vocabulary = run.data, None
+    wanted: list[tuple[str, str, int | None]] = [
+        (data.dataset, "train", data.examples),
+        (data.dataset, "valid", data.valid_examples),
+        *((text, "test", data.valid_examples) for text in data.tests),
+    ]
+    for spelled, split, count in wanted:
+        dataset = open_dataset(spelled, split, count, data.seed, vocabulary, data.reading)
+        vocabulary = dataset.vocabulary if vocabulary is None else vocabulary
+        yield f"{spelled}, {split}"
+        for name, value in facts(dataset).items():
+            yield f"  {name:<10} {value}"
+        for note in dataset.notes:
+            yield f"  note       {note}"
+        reason = run.objective.entry.refuses(dataset)
+        if reason is not None:
+            yield f"  note       objective {str(run.objective)!r} {reason}"
+            continue
+        if split == "train":
+            yield f"  batches    {batches(run, dataset)}"
+        for number, example in enumerate(examples(run, dataset, rows)):
+            for place, (name, text) in enumerate(example.items()):
+                yield f"  {'' if place else f'example {number}':<10} {name}: {text}"
+        yield ""
+
+
+def facts(dataset: Dataset) -> dict[str, str]:
+    """What there is to know of a split, by name."""
+    rows = np.linspace(0, len(dataset) - 1, min(len(dataset), SAMPLE)).astype(np.int64)
+    some = dataset.take(rows)  # from all over: a file may be sorted by length
+    found = {
+        "examples": f"{len(dataset):,}, {dataset.form}",
+        "ids": f"{dataset.vocab:,}",
+        "lengths": _lengths(some.tokens.lengths) + f"; at most {dataset.max_length}",
+    }
+    if some.target is not None:
+        found["targets"] = _lengths(some.target.lengths) + f"; at most {dataset.max_target}"
+    unk = dataset.special.unk
+    if unk is not None:
+        parts = [part.ids for part in (some.tokens, some.target) if part is not None]
+        share = np.mean(np.concatenate(parts) == unk)
+        found["unknown"] = f"{share:.2%} of the tokens"
+    if dataset.counts is not None:
+        counts = dataset.counts()
+        unused = int(np.sum(counts == 0))
+        found["training"] = f"{counts.sum():,} tokens; {unused:,} ids are not among them"
+    if dataset.bytes_per_token is not None:
+        words = dataset.words_per_token
+        more = "" if words is None else f", {words:.3f} words"
+        found["token"] = f"{dataset.bytes_per_token:.3f} bytes{more}"
+    if some.labels is not None and dataset.classes is None:
+        low, high = some.labels.min(), some.labels.max()
+        found["labels"] = f"mean {some.labels.mean():.3f}, from {low:g} to {high:g}"
+    elif some.labels is not None or (some.tags is not None and dataset.label_names is not None):
+        labels = some.labels
+        if labels is None and some.tags is not None:
+            labels = some.tags if some.scored is None else some.tags[some.scored]
+        names = dataset.label_names or [str(i) for i in range(dataset.classes or 0)]
+        often = Counter(np.asarray(labels).tolist()).most_common(20)
+        total = len(np.asarray(labels))
+        found["labels"] = ", ".join(f"{names[i]} {n / total:.1%}" for i, n in often)
+    return found
+
+
+def batches(run: RunSpec, dataset: Dataset) -> str:
+    """The shapes of training batches, how often each comes, and how much of them is padding."""
+    objective, plan = run.objective.entry, plan_of(run, dataset)
+    kinds = each_shape(objective, dataset, plan)
+    shown = []
+    for share, batch in kinds:
+        tokens = [x for name, x in batch.inputs.items() if "valid" in name]
+        sizes = " + ".join(str(x.shape[1]) for x in tokens or [batch.labels] if x.ndim > 1)
+        often = f" ({share:.0%})" if len(kinds) > 1 else ""
+        shown.append(f"{len(batch.weights)} × {sizes}{often}" if sizes else f"{len(batch.weights)}")
+    batches = (train_batch(objective, dataset, plan, run.seed, step) for step in range(STEPS))
+    read = np.sum([read_of(batch) for batch in batches], 0)
+    return f"{', '.join(shown)}; {read[1] / max(read[0], 1):.1%} of the tokens are padding"
+
+
+def _lengths(lengths: np.ndarray) -> str:
+    middle, most = np.percentile(lengths, [50, 95])
+    return f"mean {lengths.mean():.1f}, median {middle:.0f}, 95 % up to {most:.0f}"
+
+
+def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, str]]:
+    """The first examples as the model sees them, by the names of its inputs."""
+    objective, rows = run.objective.entry, min(rows, len(dataset))
+    batch = next(eval_batches(objective, dataset, rows))
+    show = _tokens(dataset)
+    for row in range(rows):
+        shown: dict[str, str] = {}
+        for name, x in batch.inputs.items():
+            if x.dtype.kind not in "iu" or x.ndim != 2:
+                continue
+            axis = name.rpartition("_")[2]
+            valid = [v for k, v in batch.inputs.items() if "valid" in k and k.endswith(axis)]
+            ids = x[row][valid[0][row]] if valid else x[row]
+            beside = name.rpartition("_")[0].endswith(BESIDE)
+            shown[name] = " ".join(map(str, ids)) if beside else show(ids)
+        labels, weights = np.asarray(batch.labels)[row], np.asarray(batch.weights)[row]
+        wanted = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
+        if dataset.form == "labels" and dataset.classes is None:
+            yield {**shown, "labels": " ".join(map(str, wanted))}
+            continue
+        names = dataset.label_names
+        plain_label = labels.ndim == 0 or (dataset.form == "tags" and dataset.tags is not None)
+        shown["labels"] = (
+            " ".join(names[i] if i < len(names) else str(i) for i in wanted)
+            if names is not None and plain_label
+            else show(wanted)
+        )
+        yield shown
+
+
+def _tokens(dataset: Dataset) -> Callable[[Any], str]:
+    """How ids are shown: token by token where spaces are a part of tokens."""
+    tokenizer = tokenizer_of(dataset.vocabulary)
+    if tokenizer is not None:
+        between = "|" if tokenizer.spaced else " "
+        return lambda ids: between.join(
+            f"<task {id_ - tokenizer.vocab}>"
+            if id_ >= tokenizer.vocab
+            else tokenizer.tokens([id_])[0]
+            for id_ in ids
+        )
+    if dataset.decode is not None:
+        return dataset.decode
+    return lambda ids: " ".join(map(str, ids))

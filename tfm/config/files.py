@@ -1,0 +1,351 @@
+"""Config files: Python files that are run by path and overridden from the command line.
+
+A config file defines `get_config()`, which returns an `ml_collections.ConfigDict`. It may also
+define `SCORES`, `MASKS`, `MIXERS` or any other of `TABLES`: their entries are added to the
+library's tables in every process that loads the file, so a new idea needs no edit of `tfm`.
+"""
+
+import contextlib
+import importlib.util
+import inspect
+import itertools
+import json
+import pathlib
+import sys
+import traceback
+import types
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from tfm.config import origin, record, user_files
+from tfm.config.names import UserError, read
+from tfm.config.record import Module, Seen, is_own
+from tfm.config.spec import Spec, Tree, named, parse, replaced
+from tfm.config.user_files import Copy, UserFile
+from tfm.data.datasets import DATASETS
+from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.layers.feedforward import FEEDFORWARDS
+from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.norm import NORMS, Norm
+from tfm.objectives.table import OBJECTIVES, Objective
+from tfm.ops.mask import Mask
+from tfm.ops.masks import MASKS
+from tfm.ops.normalizers import NORMALIZERS, Normalizer
+from tfm.ops.positions import JOINS, POSITIONS, Position
+from tfm.ops.scores import SCORES, Score
+from tfm.run.folder import CHECKSUM, was_edited
+
+# What a user's file may bring: the library's table, and what its entries are.
+TABLES: dict[str, MutableMapping[str, Any]] = {
+    "SCORES": SCORES,
+    "MASKS": MASKS,
+    "NORMALIZERS": NORMALIZERS,
+    "POSITIONS": POSITIONS,
+    "JOINS": JOINS,
+    "NORMS": NORMS,
+    "MIXERS": MIXERS,
+    "FEEDFORWARDS": FEEDFORWARDS,
+    "DATASETS": DATASETS,
+    "TOKENIZERS": TOKENIZERS,
+    "OBJECTIVES": OBJECTIVES,
+}
+ENTRIES: dict[str, tuple[type, ...]] = {
+    "SCORES": (Score,),
+    "MASKS": (Mask, types.FunctionType),
+    "NORMALIZERS": (Normalizer, types.FunctionType),
+    "POSITIONS": (Position, types.FunctionType),
+    "JOINS": (types.FunctionType,),
+    "NORMS": (Norm,),
+    "MIXERS": (Mixer, types.FunctionType),
+    "FEEDFORWARDS": (type,),
+    "DATASETS": (types.FunctionType,),
+    "TOKENIZERS": (types.FunctionType,),
+    "OBJECTIVES": (Objective, types.FunctionType, type),
+}
+FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES")  # whose functions make the entry
+RUN_KEYS = ("id", "entries", "init_digest", CHECKSUM)  # in a run's config.json, besides its config
+_added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
+
+
+def load(where: str, trust: bool = False) -> ConfigDict:
+    """The locked config of `path/to/file.py`, `path/to/file.py:argument` or `path/to/file.json`.
+
+    `trust`: the code that a run's folder holds may be run.
+    """
+    path, colon, argument = where.partition(":")
+    if path.endswith(".json"):
+        if colon:
+            raise UserError(f"{path} takes no argument, but {where!r} gives one")
+        return _json(pathlib.Path(path), trust)
+    module = run_file(pathlib.Path(path))
+    get_config = getattr(module, "get_config", None)
+    if get_config is None:
+        raise UserError(f"{path} defines no get_config()")
+    takes = inspect.signature(get_config).parameters.values()
+    if colon and not takes:
+        raise UserError(f"get_config() of {path} takes no argument, but {where!r} gives one")
+    if not colon and any(p.default is p.empty for p in takes):
+        raise UserError(f"get_config() of {path} needs an argument: write {path}:ARGUMENT")
+    with user_code(f"get_config() of {path}"):
+        config = get_config(argument) if colon else get_config()
+    if not isinstance(config, ConfigDict):
+        raise UserError(f"get_config() of {path} returns {type(config).__name__}, not a ConfigDict")
+    return config.lock()
+
+
+def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
+    try:
+        tree = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no file {path}") from None
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from e
+    except ValueError as e:
+        raise UserError(f"{path} is not JSON: {e}") from e
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds a {type(tree).__name__}, not a config")
+    if was_edited(tree):
+        raise UserError(
+            f"{path} was edited: its checksum differs. Undo that; for a run of its own, copy it "
+            f"to another folder and delete its {CHECKSUM!r}"
+        )
+    if tree.get("entries"):
+        _run_copies(path, tree["entries"], trust)
+    try:
+        return ConfigDict({k: v for k, v in tree.items() if k not in RUN_KEYS}).lock()
+    except (TypeError, ValueError) as e:
+        raise UserError(f"{path} is no config: {e}") from e
+
+
+def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
+    """Run the copies of users' files that a run's config.json names, if they are trusted."""
+    folder = path.parent
+    try:
+        named = [
+            (name.split(".", 1), user_files.inside(folder, place), str(digest))
+            for name, place, digest, *_ in entries
+        ]
+        if not all(len(name) == 2 and name[0] in TABLES for name, _, _ in named):
+            raise ValueError("a name must be TABLE.NAME")
+    except (TypeError, ValueError, AttributeError) as e:
+        if isinstance(e, UserError):
+            raise
+        raise UserError(f"{path}: its 'entries' are damaged: {e}") from e
+    files = dict.fromkeys(file for _, file, _ in named)
+    if not trust:
+        code = sorted(str(file) for file in (folder / user_files.SOURCE).rglob("*.py"))
+        raise UserError(
+            f"{folder} holds a run with code of its own, which is run only if you trust it. Look "
+            f"at {', '.join(code[:20])}{', …' * (len(code) > 20)}, and say --trust (in Python, "
+            "trust=True)"
+        )
+    copy = user_files.read(folder, files)
+    ran = {file: _run(pathlib.Path(file), copy)[1] for file in files}
+    for name, file, digest in named:
+        if ran[file].digest(*name).split("+")[0] != digest.split("+")[0]:
+            text = f"{file}: {'.'.join(name)} draws on something else than when the run began"
+            raise UserError(text)
+
+
+def own_error(error: BaseException) -> str | None:
+    """What went wrong in a user's own file, with its line; None if it was not there."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
+    if not frames:
+        return None
+    last, text = frames[-1], str(error).partition("\n")[0]
+    return f"{last.filename}, line {last.lineno}: {type(error).__name__}: {text}"
+
+
+@contextlib.contextmanager
+def user_code(name: str) -> Iterator[None]:
+    """Within it, an error in the user's own code is reported with its file and line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except SyntaxError as e:
+        at = f", line {e.lineno}" if e.lineno else ""
+        raise UserError(f"{e.filename or name}{at}: {e.msg}") from e
+    except Exception as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        where = f"{last.filename}, line {last.lineno}"
+        raise UserError(f"{name} cannot be run: {type(e).__name__}: {e} ({where})") from e
+
+
+def run_file(path: pathlib.Path) -> types.ModuleType:
+    """Run a Python file by its path; the entries of its tables are added to the library's."""
+    return _run(path.resolve())[0]
+
+
+def _run(path: pathlib.Path, copy: Copy | None = None) -> tuple[types.ModuleType, UserFile]:
+    spec = importlib.util.spec_from_file_location(f"tfm config {path}", path)
+    if not path.is_file() or spec is None:
+        raise UserError(f"no Python file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
+    with user_code(str(path)):
+        file = UserFile(str(path), path.read_bytes(), copy)
+        code = compile(file.content, path, "exec", dont_inherit=True)
+        only = None if copy is None else copy.modules
+
+        def note(seen: Seen) -> None:
+            if seen.kind == "module":
+                _check_same_modules(file, {seen.name: seen.value})
+            file.add(seen)
+
+        record.drop(_modules(path, True) - _modules(path, False))
+        _check_same_modules(file, only or {})
+        with record.recording(note, fresh=True, only=only):
+            exec(code, module.__dict__)
+        file.find_lazy_imports()
+        _check_same_modules(file, file.modules)
+        record.keep(file.modules)
+    _add_entries(file, module)
+    return module, file
+
+
+def _modules(path: pathlib.Path, of_it: bool) -> set[str]:
+    """The modules that the entries of a file use, as it was before, or those of the other files."""
+    files = [file for file in _added_by.values() if (file.path == str(path)) == of_it]
+    return {name for file in files for name in file.modules}
+
+
+def _check_same_modules(file: UserFile, modules: Mapping[str, Module]) -> None:
+    """A process has one module of a name: raise if another file's entries use another."""
+    others = {other.path: other for other in _added_by.values() if other.path != file.path}
+    for (name, module), other in itertools.product(modules.items(), others.values()):
+        known = other.modules.get(name, module)
+        if origin.code(known.text) != origin.code(module.text):
+            raise UserError(
+                f"{file.path} imports {name} from {module.path}, and {other.path} imports it from "
+                f"{known.path}, with other code: use them in two processes"
+            )
+
+
+def _add_entries(file: UserFile, module: types.ModuleType) -> None:
+    """Add the entries of a file's tables to the library's."""
+    path = file.path
+    for name in TABLES:
+        if not isinstance(getattr(module, name, {}), dict):
+            raise UserError(
+                f"{path}: {name} must be a dict of names, not {getattr(module, name)!r}"
+            )
+    entries = {(n, key): x for n in TABLES for key, x in getattr(module, n, {}).items()}
+    for (name, key), entry in entries.items():
+        owner = _added_by.get((name, key))
+        if key in TABLES[name] and (owner is None or owner.path != path):
+            if owner is None or owner.copy is file.copy is None:
+                by = owner.path if owner else "the library"
+                raise UserError(f"{path}: {name}[{key!r}] is taken by {by}; choose another name")
+            if owner.digest(name, key).split("+")[0] != file.digest(name, key).split("+")[0]:
+                raise UserError(
+                    f"{path}: {name}[{key!r}] is another than that of {owner.path}: use them in "
+                    "two processes"
+                )
+        if not isinstance(key, str) or not key.isidentifier():
+            raise UserError(f"{path}: {name}[{key!r}]: its name must be a word, as 'my_idea'")
+        if not isinstance(entry, ENTRIES[name]):
+            kinds = " or a ".join(kind.__name__ for kind in ENTRIES[name])
+            raise UserError(f"{path}: {name}[{key!r}] must be a {kinds}, not {entry!r}")
+    for name, key in [at for at, owner in _added_by.items() if owner.path == path]:
+        if (name, key) not in entries:  # it was in the file when that was run before
+            del TABLES[name][key], _added_by[name, key]
+    for (name, key), entry in entries.items():
+        TABLES[name][key] = entry
+        _added_by[name, key] = file
+
+
+class UserEntry(NamedTuple):
+    """An entry of a user's own table: the file that it stands in, and a hash of its source."""
+
+    file: str
+    digest: str
+
+
+def user_entries(spec: Spec) -> dict[str, UserEntry]:
+    """The entries of users' own tables that a spec names. The digest changes with the source."""
+    found = {}
+    for name, key, file in _owners(spec):
+        found[f"{name}.{key}"] = UserEntry(file.path, file.digest(name, key))
+    return dict(sorted(found.items()))
+
+
+def _owners(spec: Spec) -> Iterator[tuple[str, str, UserFile]]:
+    """Table, name and file of the entries of users' own tables that a spec names."""
+    names = {id(table): name for name, table in TABLES.items()}
+    for table, text in named(spec):
+        for key in text.names:
+            owner = _added_by.get((names.get(id(table), ""), key))
+            if owner is not None:
+                yield names[id(table)], key, owner
+
+
+@contextlib.contextmanager
+def traced(spec: Spec) -> Iterator[None]:
+    """Within it the model of a spec is traced; what its entries read then counts in their digest,
+    as what they read when they are made."""
+    files = {file.path: file for _, _, file in _owners(spec)}
+
+    def note(seen: Seen) -> None:
+        for file in files.values():
+            file.trace(seen)
+
+    if not files:
+        yield
+        return
+    with record.recording(note):
+        for name in FACTORIES:
+            texts = [text for table, text in named(spec) if table is TABLES[name]]
+            for text in texts:
+                if any((name, key) in _added_by for key in text.names):
+                    read(text, TABLES[name], name)
+        yield
+
+
+def copy_source(spec: Spec, folder: pathlib.Path) -> list[list[str]]:
+    """Copy the users' files that a spec uses to a run's folder: for each entry its name, the copy,
+    its digest, and the original file."""
+    files = {file.path: file for _, _, file in _owners(spec)}
+    places = user_files.write(folder, files.values()) if files else {}
+    return [
+        [name, places[entry.file], entry.digest, files[entry.file].original]
+        for name, entry in user_entries(spec).items()
+    ]
+
+
+def from_command_line(
+    argv: Sequence[str], cls: type[Spec], default: Tree | None = None, trust: bool = False
+) -> dict[str, Any]:
+    """The config that `--config=file.py:argument --config.a.b=3` describe, as nested dicts.
+
+    `cls` is the spec that it is for. Without `--config`, the overrides apply to `default`.
+    `trust`: the code that a run's folder holds may be run.
+    """
+    files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
+    if len(files) > 1:
+        raise UserError(f"--config is given {len(files)} times")
+    if not files and default is None:
+        raise UserError("which config? Write --config=FILE.py or --config=FILE.py:ARGUMENT")
+    tree = load(files[0], trust).to_dict() if files else dict(default or {})
+    texts: dict[str, str] = {}
+    for arg in argv:
+        key, equals, text = arg.removeprefix("--config.").partition("=")
+        if arg.startswith("--config="):
+            continue
+        if not arg.startswith("--config.") or not equals:
+            raise UserError(f"cannot read {arg!r}; write --config=FILE or --config.KEY=VALUE")
+        texts[key] = text
+    return overridden(cls, tree, texts)
+
+
+def overridden(cls: type[Spec], tree: Tree, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The tree with what texts, as `--config.KEY=TEXT` gives them, stand for at dotted keys."""
+    try:
+        families = {k: text for k, text in texts.items() if k.rpartition(".")[2] == "family"}
+        tree = replaced(cls, tree, families)
+        changes = {key: parse(cls, tree, key, text) for key, text in texts.items()}
+        return replaced(cls, tree, {k: v for k, v in changes.items() if k not in families})
+    except UserError as e:
+        raise UserError(f"--config: {e}") from e

@@ -1,0 +1,188 @@
+"""Text files, read by character or by byte."""
+
+import copy
+import functools
+import hashlib
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfm.config.names import UserError, pick
+from tfm.data.dataset import Dataset, Examples, Ragged, Source, at_most
+from tfm.data.formats.paths import find
+from tfm.data.options import number, whole
+
+Ids = Sequence[int] | np.ndarray
+
+
+class Text(NamedTuple):
+    """A file as ids. `size(part)` is the number of bytes of a part of them."""
+
+    ids: np.ndarray
+    vocab: int
+    size: Callable[[slice], int]
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Ids], str]
+    digest: str
+    vocabulary: str | None = None  # the characters that the ids stand for
+
+
+def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
+    try:
+        text = raw.tobytes().decode()
+    except UnicodeDecodeError as e:
+        raise UserError(
+            f"characters: {name} is not UTF-8 text: byte {e.start} is 0x{raw[e.start]:02x}; "
+            "write bytes(path=…), which reads any file"
+        ) from None
+    code_N = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    known, used = np.zeros(0x110000, bool), np.zeros(0x110000, bool)
+    used[code_N] = True
+    known[code_N if vocabulary is None else [ord(c) for c in vocabulary]] = True
+    code_V, unknown = np.flatnonzero(known), np.flatnonzero(used & ~known)
+    if unknown.size:
+        place = int(np.flatnonzero(code_N == unknown[0])[0])
+        raise UserError(
+            f"characters: {name} holds {unknown.size} characters that the model does not know, as "
+            f"{chr(unknown[0])!r} at character {place}; only bytes(path=…) knows all"
+        )
+    id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
+
+    def encode(text: str) -> list[int]:
+        unknown = next((sign for sign in text if not known[ord(sign)]), None)
+        if unknown is not None:
+            raise UserError(f"characters: {name} does not hold {unknown!r}: it has no id")
+        return [int(id_of[ord(sign)]) for sign in text]
+
+    return Text(
+        ids=id_of[code_N],
+        vocab=len(code_V),
+        size=lambda part: len(text[part].encode()),
+        encode=encode,
+        decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
+        digest=_digest(raw),
+        vocabulary="".join(map(chr, code_V)),
+    )
+
+
+def _bytes(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
+    return Text(
+        ids=raw,
+        vocab=256,
+        size=lambda part: len(raw[part]),
+        encode=lambda text: list(text.encode()),
+        decode=lambda ids: bytes(np.asarray(ids, np.uint8)).decode(errors="replace"),
+        digest=_digest(raw),
+    )
+
+
+def _digest(raw: np.ndarray) -> str:
+    return hashlib.sha256(raw.data).hexdigest()
+
+
+KINDS = {"characters": _characters, "bytes": _bytes}
+
+
+@functools.lru_cache(maxsize=4)
+def _read(kind: str, path: pathlib.Path, vocabulary: str | None, changed: int, size: int) -> Text:
+    """The file, read again only after it was `changed` or has another `size`. It is kept in memory:
+    what is read later must be what was hashed, even if the file is edited meanwhile."""
+    if not size:
+        raise UserError(f"{kind}: {path} is empty")
+    return KINDS[kind](str(path), np.fromfile(path, np.uint8), vocabulary)
+
+
+class TextFile(Source):
+    """Windows of a file. Each has one token more than `length`, since the first has nothing before
+    it from which it could be predicted."""
+
+    seeded = False
+    vocabulary: str | None = None
+
+    def __init__(self, kind: str, path: str, length: int, valid: float):
+        self.kind, self.path = kind, path
+        self.length = whole(kind, "length", length, 1)
+        self.valid = number(kind, "valid", valid, 0, 1)
+        if not path:
+            raise UserError(f"{kind}: path={path!r} must be the name of a file")
+
+    def with_vocabulary(self, vocabulary: str | None) -> Source:
+        other = copy.copy(self)
+        other.vocabulary = vocabulary
+        return other
+
+    def contents(self) -> Mapping[str, str]:
+        return {"path": self._text().digest}
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        text, length = self._text(), self.length
+        valid_size = math.ceil(round(len(text.ids) * self.valid, 6))
+        train = len(text.ids) - valid_size
+        self._check_sizes(train, valid_size)
+        # Training windows stand at every offset. Validation windows stand side by side, so that
+        # each token but the first is predicted once.
+        parts = {
+            "train": (slice(0, train), 1, train - length),
+            "valid": (slice(train, None), length, math.ceil((valid_size - 1) / length)),
+        }
+        part, stride, most = pick(parts, split, "split")
+        ids, scored = text.ids[part], slice(part.start + 1, part.stop)
+
+        def read(rows: np.ndarray) -> Examples:
+            place_NT = rows[:, None] * stride + np.arange(length + 1)
+            if split == "train":
+                return Examples(tokens=Ragged.of(ids[place_NT]))
+            valid_NT = place_NT < valid_size
+            return Examples(tokens=Ragged.of(ids[np.minimum(place_NT, valid_size - 1)], valid_NT))
+
+        return Dataset(
+            read=read,
+            count=at_most(count, most, split),
+            form="text",
+            vocab=text.vocab,
+            max_length=length + 1,
+            padded=split != "train",
+            next_row=length // stride,
+            bytes_per_token=text.size(scored) / len(text.ids[scored]),
+            encode=text.encode,
+            decode=text.decode,
+            vocabulary=text.vocabulary,
+        )
+
+    def _check_sizes(self, train: int, valid_size: int) -> None:
+        total = train + valid_size
+        if train <= self.length:
+            raise UserError(
+                f"{self.kind}: length={self.length} is too much for {self.path}: of its {total} "
+                f"tokens {train} are for training, and a window has one more than its length"
+            )
+        if valid_size < 2:
+            raise UserError(
+                f"{self.kind}: valid={self.valid} leaves {valid_size} of {total} tokens of "
+                f"{self.path}"
+            )
+
+    def _text(self) -> Text:
+        path = find(self.kind, self.path)
+        info = path.stat()
+        return _read(self.kind, path, self.vocabulary, info.st_mtime_ns, info.st_size)
+
+
+def characters(path: str, length: int, valid: float = 0.1) -> Source:
+    """The characters of a UTF-8 file; the vocabulary is all that the file holds, sorted.
+
+    The first 1 − `valid` of it is for training, in windows at every offset; the rest for
+    validation, in windows side by side, so that each token but the first is scored once.
+    """
+    return TextFile("characters", path, length, valid)
+
+
+def raw_bytes(path: str, length: int, valid: float = 0.1) -> Source:
+    """The bytes of any file, 256 of them; split as `characters` are.  Xue et al. 2022 (ByT5)."""
+    return TextFile("bytes", path, length, valid)
+
+
+DATASETS: dict[str, Callable[..., Source]] = {"characters": characters, "bytes": raw_bytes}

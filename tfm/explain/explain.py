@@ -1,0 +1,296 @@
+"""What a model does with one text: everything that the page shows, as arrays and plain data."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from tfm.config.names import UserError
+from tfm.explain import formulas, heads
+from tfm.explain.continuations import Continuation, continuations, write
+from tfm.explain.forward import Arrays, Forward, Site, forward
+from tfm.explain.passage import (
+    CLASSIFIERS,
+    WRITERS,
+    Passage,
+    class_names,
+    passage,
+    with_target,
+    writes_on,
+)
+from tfm.explain.terms import Term, bias_by_distance, terms
+from tfm.explain.vocabulary import Vocabulary, of_run
+from tfm.explain.walk import Picture, Walk, walks
+from tfm.models.spec import TransformerSpec
+from tfm.run.load import LoadedRun
+
+HELD_LOGITS = 200_000  # numbers: positions beyond that are left out, but never the last one
+NAMED = 100  # candidates whose names are held, of a large vocabulary
+
+
+@dataclasses.dataclass
+class Look:
+    """A site with what was found out about its heads."""
+
+    site: Site
+    heads: list[list[dict[str, Any]]]  # by layer and head
+    value_norms: np.ndarray | None  # NHS
+    terms: dict[str, Term]  # of the first layer's score
+    formulas: dict[str, str]  # by map
+    muted: str  # what was done to a head that was silenced
+
+
+@dataclasses.dataclass
+class Next:
+    """Logits at some positions, the names of what they stand for, and how the text may go on."""
+
+    rows: list[int]  # positions of `written`; empty: the logits are of the whole
+    start: int | None  # the one of them that is shown first
+    follows: bool  # the logits are of the token after each position
+    logits: np.ndarray  # as many as rows, or one
+    names: dict[int, str]
+    written: str
+    classes: bool
+    continuations: list[Continuation]
+
+
+@dataclasses.dataclass
+class Explanation:
+    name: str  # of the run
+    text: str
+    facts: dict[str, str]
+    notes: list[str]
+    sequences: dict[str, list[tuple[str, int]]]  # pieces and ids
+    forward: Forward
+    looks: list[Look]
+    walks: list[Walk]
+    pictures: list[tuple[str, str, Picture]]  # title, text: tables and biases of positions
+    next: Next | None
+    loss: float | None
+    loss_of: str
+
+
+def explain(
+    loaded: LoadedRun,
+    text: str,
+    target: str | None = None,
+    second: str | None = None,
+    layers: list[int] | None = None,
+) -> Explanation:
+    """One forward pass over a text, and what each head is worth."""
+    words, spec = of_run(loaded), loaded.spec
+    read = passage(loaded, words, text, target, second)
+    notes = list(loaded.messages)
+    if spec.family in WRITERS and target is None:
+        read = with_target(read, words, *write(loaded, read, words))
+        notes.append("The target was written by the model itself, greedily (--target gives one).")
+    if layers is not None:
+        notes.append(f"Shown are the layers {', '.join(map(str, layers))} (--layers).")
+    found = forward(loaded, read, layers)
+    if found.logits is not None and not np.all(np.isfinite(found.logits)):
+        raise UserError(
+            f"{loaded.folder}: the model gives numbers that are not finite: it diverged"
+        )
+    if spec.family == "encoder" and not spec.outputs:  # type: ignore[attr-defined]
+        found.logits = None
+        notes.append("The model gives states and no prediction, so there is no loss.")
+    if found.logits is not None and (read.labels is None or np.all(read.labels < 0)):
+        read.labels, read.loss_of = heads.own_choice(found.logits), "what the model itself chooses"
+    loss = None
+    if found.logits is not None and read.labels is not None:
+        loss = heads.loss_of(found.logits, read.labels)
+    worth = heads.silenced(loaded, read, found.sites) if loss is not None and found.sites else {}
+    looks = [_look(loaded, read, found, site, worth.get(site.name)) for site in found.sites]
+    if isinstance(spec, TransformerSpec) and not looks:
+        notes.append(f"The mixer {str(spec.mixer)!r} has no weights between tokens to look at.")
+    return Explanation(
+        name=loaded.folder.name or str(loaded.folder),
+        text=" → ".join(filter(None, [text, second, target])),
+        facts=_facts(loaded, found),
+        notes=notes,
+        sequences={
+            name: list(zip(words.names(ids), ids, strict=True))
+            for name, ids in read.sequences.items()
+        },
+        forward=found,
+        looks=looks,
+        walks=walks(spec, found, _embedded(loaded, read)),
+        pictures=_positions(found, looks),
+        next=_next(loaded, read, words, found),
+        loss=loss,
+        loss_of=read.loss_of,
+    )
+
+
+def _look(
+    loaded: LoadedRun, read: Passage, found: Forward, site: Site, worth: np.ndarray | None
+) -> Look:
+    measured = heads.statistics(site, read.sequences)
+    for n, row in enumerate(measured):
+        for h, one in enumerate(row):
+            one["silenced"] = None if worth is None else float(worth[n, h])
+    parts: dict[str, Term] | str = {}
+    if site.stack and isinstance(loaded.spec, TransformerSpec):
+        parts = terms(loaded.spec, loaded.params, found.sides[site.stack], site)
+    biased = "bias_NHTS" in site.arrays
+    own = {} if site.spec is None else {
+        "score": formulas.score(site.spec),
+        "bias": "b_ts, added to the score" + formulas.cap(site.spec),
+        "logits": ("s_ts + b_ts" if biased else "s_ts") + formulas.cap(site.spec),
+        "mask": "1 where t may see s",
+    }  # fmt: skip
+    own["weights"] = "w_ts" if site.spec is None else formulas.normalizer(site.spec)
+    own["value"] = "w_ts · ‖v_s W_o‖: what is moved.  Kobayashi et al. 2020, eq. 5"
+    return Look(
+        site,
+        measured,
+        heads.value_norms(site, loaded.params),
+        parts if isinstance(parts, dict) else {},
+        own,
+        heads.how_silenced(loaded.params, site),
+    )
+
+
+def _embedded(loaded: LoadedRun, read: Passage) -> dict[str, np.ndarray]:
+    """The embeddings of models that do not capture them."""
+    spec, model = loaded.spec, loaded.model
+    names = {"tokens": "embed", "source": "source_embed", "target": "target_embed"}
+    if isinstance(spec, TransformerSpec) or spec.family in CLASSIFIERS:
+        return {}
+    return {
+        sequence: np.asarray(
+            model.apply(
+                loaded.variables,
+                np.array([ids], np.int32),
+                method=lambda m, ids, name=names[sequence]: getattr(m, name)(ids),
+            ),
+            np.float32,
+        )[0]
+        for sequence, ids in read.sequences.items()
+    }
+
+
+def _positions(found: Forward, looks: list[Look]) -> list[tuple[str, str, Picture]]:
+    out: list[tuple[str, str, Picture]] = []
+    for side, arrays in found.sides.items():
+        if "table_TD" in arrays:
+            table_TD = arrays["table_TD"]
+            unit = table_TD / np.maximum(np.linalg.norm(table_TD, axis=-1, keepdims=True), 1e-9)
+            out += [
+                (f"Position table ({side})", "The vector of each position, P[t].",
+                 Picture("P", "TD", table_TD)),
+                (f"How alike are two positions? ({side})", "cos(P[t], P[s])",
+                 Picture("cos", "TT", unit @ unit.T)),
+            ]  # fmt: skip
+    for look in looks:
+        by_distance = bias_by_distance(look.site)
+        if by_distance is not None:
+            bias_NHR, reach = by_distance
+            # Layers that share their bias are shown once.
+            same = np.allclose(bias_NHR, bias_NHR[:1])
+            out.append(
+                (f"Bias by distance ({look.site.title.lower()})",
+                 f"b(s − t) of each head (row), for s − t from {reach[0]} to {reach[-1]}"
+                 + ("" if same else "; of the first layer shown"),
+                 Picture("b", "HR", bias_NHR[0]))
+            )  # fmt: skip
+    return out
+
+
+def _next(loaded: LoadedRun, read: Passage, words: Vocabulary, found: Forward) -> Next | None:
+    if found.logits is None or found.logits.shape[1] < 2:
+        return None
+    logits = found.logits
+    length = len(read.sequences[read.written])
+    rows, start, follows = [], None, writes_on(loaded)
+    names = class_names(loaded, words, logits.shape[1])
+    if len(logits) == length:
+        order = _asked(loaded, read, words)
+        order = order[: max(1, HELD_LOGITS // logits.shape[1])]
+        rows, start = sorted(order), order[0]
+        logits = logits[np.array(rows)]
+    wanted: Any = range(logits.shape[1])
+    if logits.shape[1] > 2000:
+        wanted = np.unique(np.argsort(-logits, 1)[:, :NAMED])
+    texts = words.names(wanted) if names is None else [names[i] for i in wanted]
+    goes_on: list[Continuation] = []
+    if follows:
+        goes_on = continuations(loaded, read, words, found.logits[-1])
+        texts_of = {id_ for one in goes_on for id_ in one.ids}
+        extra = sorted(texts_of - set(map(int, wanted)))
+        texts = [*texts, *(words.names(extra) if names is None else [names[i] for i in extra])]
+        wanted = [*map(int, wanted), *extra]
+    named = {int(id_): text for id_, text in zip(wanted, texts, strict=True)}
+    return Next(rows, start, follows, logits, named, read.written, names is not None, goes_on)
+
+
+def _asked(loaded: LoadedRun, read: Passage, words: Vocabulary) -> list[int]:
+    """The positions at which something is predicted, that to be shown first before the others: the
+    last of a text that goes on, a mask, or the first that is scored in training."""
+    ids = read.sequences[read.written]
+    rows = list(range(len(ids)))
+    if writes_on(loaded):
+        return rows[::-1]
+    masks = [t for t in rows if ids[t] == words.special.mask]
+    if masks:
+        return [*masks, *(t for t in rows if t not in masks)]
+    asked = rows if read.asked is None else read.asked
+    unscored = _unscored(loaded)
+    return [t for t in asked if ids[t] not in unscored] or asked
+
+
+def _unscored(loaded: LoadedRun, examples: int = 512) -> set[int]:
+    """Of tags: ids that are in the training data, but never have one there."""
+    if loaded.run is None:
+        return set()
+    try:
+        train = loaded.data["train"]
+    except UserError:  # its files are not here
+        return set()
+    found = train.take(np.arange(min(examples, len(train))))
+    if found.scored is None:
+        return set()
+    scored = found.tokens.ids[found.scored]
+    return set(found.tokens.ids.tolist()) - set(scored.tolist())
+
+
+def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:
+    spec: Any = loaded.spec
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(loaded.params))
+    facts = {"family": spec.family.replace("_", "–"), "parameters": f"{count:,}"}
+    for name in ("layers", "width", "hidden", "cell"):
+        if getattr(spec, name, None):
+            facts[name] = str(getattr(spec, name))
+    attention = getattr(spec, "attention", None)
+    if attention is not None and found.sites:
+        facts["heads"] = str(attention.heads)
+        facts["score"] = str(attention.score)
+        facts["normaliser"] = str(attention.normalizer)
+    if hasattr(spec, "position"):
+        facts["position"] = str(spec.position.scheme)
+    if hasattr(spec, "mixer") and spec.mixer != "attention":
+        facts["mixer"] = str(spec.mixer)
+    facts["step"] = "imported" if loaded.run is None else f"{loaded.step:,}"
+    return facts
+
+
+def numbers(found: Explanation) -> Arrays:
+    """All that was computed, by name, for an .npz file."""
+    out: Arrays = {}
+    for side, arrays in found.forward.sides.items():
+        out |= {f"{side}.{name}": x for name, x in arrays.items()}
+    for look in found.looks:
+        for kind in look.heads[0][0]:
+            if kind != "tag":
+                each = [[one[kind] for one in row] for row in look.heads]
+                out[f"{look.site.name}.head_{kind}_NH"] = np.array(each, float)
+        if look.value_norms is not None:
+            out[f"{look.site.name}.value_norm_NHS"] = look.value_norms
+        out |= {f"{look.site.name}.{name}_HTS": term.pairs_HTS for name, term in look.terms.items()}
+    for name, pieces in found.sequences.items():
+        out[f"{name}.ids"] = np.array([id_ for _, id_ in pieces])
+    if found.forward.logits is not None:
+        out["logits"] = found.forward.logits
+    return out

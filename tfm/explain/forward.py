@@ -1,0 +1,166 @@
+"""One forward pass, with all that its layers can tell, as NumPy arrays of one example."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from tfm.config.names import UserError
+from tfm.explain.passage import WRITERS, Passage
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.recurrent import CELLS
+from tfm.layers.stack import SCANNED
+from tfm.models.encoder_decoder import EncoderDecoderSpec
+from tfm.models.spec import SeqToSeqSpec, TransformerSpec
+from tfm.run.load import LoadedRun
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass
+class Site:
+    """A place where tokens look at tokens, in each of some layers.
+
+    `arrays` are by name: weights_NHTS and, of an attention, score, bias, logits, visible, q_NTHK,
+    k_NSGK, v_NSGE, heads_NTHE. `path` leads to its parameters within a layer's.
+    """
+
+    name: str  # "encoder", "decoder", "cross"
+    title: str
+    rows: str  # the sequence that looks
+    cols: str  # the sequence that is looked at
+    layers: list[int]
+    arrays: Arrays
+    stack: str  # the parameters of the layers that it belongs to; "" for an RNN's own
+    branch: str  # within a layer
+    spec: AttentionSpec | None
+
+    @property
+    def heads(self) -> int:
+        return self.arrays["weights_NHTS"].shape[1]
+
+
+@dataclasses.dataclass
+class Forward:
+    """`sides` holds what was captured of each stack of layers; layers are the first axis (N)."""
+
+    logits: np.ndarray | None  # TV, or 1V of the whole
+    sides: dict[str, Arrays]
+    sites: list[Site]
+
+
+def captured(spec: Any) -> tuple[str, ...]:
+    """All that a model can tell."""
+    if isinstance(spec, TransformerSpec):
+        return "states", "details"
+    gates = ("gates",) if getattr(spec, "cell", None) and CELLS[spec.cell].gates else ()
+    details = ("details",) if isinstance(spec, SeqToSeqSpec) and spec.attends else ()
+    return ("states", *gates, *details)
+
+
+def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None) -> Forward:
+    """With `layers`, only those of each stack are kept."""
+    spec = loaded.spec
+    names = captured(spec)
+
+    @functools.partial(jax.jit, static_argnames="capture")
+    def run(variables: Any, inputs: Any, capture: tuple[str, ...]) -> Any:
+        return loaded.model.apply(variables, **inputs, capture=capture)
+
+    out, intermediates = run(loaded.variables, passage.inputs, names)
+    intermediates.pop("losses", None)
+    sides = {spec.family: intermediates}
+    if spec.family in WRITERS:  # which jax.jit returns in the order of the alphabet
+        sides = {side: intermediates[side] for side in ("encoder", "decoder")}
+    kept = {side: _kept(arrays, side, layers) for side, arrays in sides.items()}
+    if isinstance(spec, SeqToSeqSpec):
+        sites = _alignment(spec, kept["decoder"])
+    elif isinstance(spec, TransformerSpec):
+        sites = _sites(spec, kept, layers)
+    else:
+        sites = []
+    return Forward(_logits(out), kept, sites)
+
+
+def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arrays:
+    """The example's arrays, without its axis, as float32; of layers, those that are wanted."""
+    found = {}
+    for name, array in arrays.items():
+        stem, _, axes = name.rpartition("_")
+        real = jnp.issubdtype(array.dtype, jnp.floating)
+        x = np.asarray(array.astype(jnp.float32) if real else array)
+        if axes.startswith("N"):
+            beyond = [n for n in layers or () if n >= len(x)]
+            if beyond:
+                raise UserError(
+                    f"--layers: there is no layer {beyond[0]} in the {side}: they are 0 to "
+                    f"{len(x) - 1}"
+                )
+            x = x if layers is None else x[np.array(layers)]
+        place = axes.find("B")
+        found[f"{stem}_{axes.replace('B', '')}"] = x if place < 0 else np.take(x, 0, place)
+    return found
+
+
+def _logits(out: Any) -> np.ndarray:
+    if isinstance(out, Mapping):  # of several outputs
+        out = out.get("masked_lm", next(iter(out.values())))
+    x = np.asarray(out, np.float32)[0]
+    return x if x.ndim == 2 else x[None]
+
+
+def _sites(spec: Any, sides: dict[str, Arrays], layers: list[int] | None) -> list[Site]:
+    both = isinstance(spec, EncoderDecoderSpec)
+    cross = getattr(spec, "cross", None) or spec.attention
+    found = []
+    for side, arrays in sides.items():
+        rows = {"encoder": "source", "decoder": "target"}[side] if both else "tokens"
+        title = f"{side.capitalize()}: " if both else ""
+        mixer = spec.mixer.names[0]
+        attends = getattr(spec.used_mixer, "needs_attention", False)
+        shown = "self-attention" if attends else mixer.replace("_", " ")
+        own = (side, "", rows, mixer, spec.attention if attends else None, f"{title}{shown}")
+        other = ("cross", "cross_", "source", "cross", cross, "Cross-attention, target → source")
+        for name, prefix, cols, branch, attention, text in (own, other):
+            part = _part(arrays, prefix)
+            if "weights_NHTS" in part:
+                numbers = layers or list(range(len(part["weights_NHTS"])))
+                title_ = text[0].upper() + text[1:]
+                found.append(Site(name, title_, rows, cols, numbers, part, side, branch, attention))
+    return found
+
+
+def _part(arrays: Arrays, prefix: str) -> Arrays:
+    wanted = ("q_NTHK", "k_NSGK", "v_NSGE", "heads_NTHE") + tuple(
+        f"{name}_NHTS" for name in ("score", "bias", "logits", "visible", "weights")
+    )
+    return {name: arrays[prefix + name] for name in wanted if prefix + name in arrays}
+
+
+def _alignment(spec: SeqToSeqSpec, decoder: Arrays) -> list[Site]:
+    """The attention of a recurrent decoder, as that of one layer."""
+    own = {name: x for name, x in decoder.items() if not name.rpartition("_")[2].startswith("N")}
+    part = _part({name.replace("_", "_N"): x[None] for name, x in own.items()}, "")
+    if "weights_NHTS" not in part:
+        return []
+    title = f"Alignment, target → source ({spec.decoder})"
+    return [Site("cross", title, "target", "source", [0], part, "", "attention", spec.attention)]
+
+
+def layer_params(params: Any, stack: str, layer: int) -> Any:
+    """The parameters of one layer, whether layers are scanned or not."""
+    own = params[stack]
+    if SCANNED in own:
+        return jax.tree.map(lambda leaf: leaf[layer], own[SCANNED])
+    return own[f"layer_{layer}"]
+
+
+def site_params(params: Any, site: Site, layer: int) -> Any:
+    """The parameters of an attention."""
+    if not site.stack:
+        return params[site.branch]
+    return layer_params(params, site.stack, layer)[site.branch]

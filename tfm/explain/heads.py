@@ -1,0 +1,232 @@
+"""What each head does, in numbers: where its mass lies, a plain tag, and what it is worth."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from tfm.explain.forward import Site, site_params
+from tfm.explain.passage import Passage
+from tfm.layers.stack import SCANNED, UNROLLED
+from tfm.run.load import LoadedRun
+
+REPEATS = 3  # rows with an earlier place of the same token, that a mass is the mean of
+FIRST_ROW = 2  # before it, the first token, the previous one and itself are hardly apart
+TAGGED, SPREAD = 0.4, 0.85
+TAGS = {  # the mass that decides, and what is said of the head
+    "diagonal": ("itself", "a token looks at itself"),
+    "previous-token": ("previous", "a token looks at the one before it"),
+    "next-token": ("next", "a token looks at the one after it"),
+    "first-token": ("first", "a token looks at the first one, which often means: at nothing"),
+    "induction": ("induction", "a token looks at what came after the same token before"),
+    "same-token": ("same", "a token looks at earlier places of the same token"),
+    "monotone": ("monotone", "the place looked at moves along with the place that looks"),
+    "last-token": ("last", "all look at the last token"),
+}
+RULE = (
+    "Weights of a row are divided by their sum. Each mass is the mean, over rows t ≥ 2, of the "
+    "weight on one kind of key: itself s = t, previous s = t − 1, next s = t + 1, first s = 0, "
+    "induction: keys s < t whose token before is the token at t, same: keys s < t with the token "
+    f"at t (both over rows where there are such keys, at least {REPEATS}). Entropy is the mean of "
+    "−Σ w log₂ w, and its share is that of log₂ of the number of visible keys. The tag is "
+    f"“spread” if the entropy's share is at least {SPREAD}; else the kind with the greatest mass, "
+    f"if that is at least {TAGGED}; else “mixed”. In cross-attention the kinds are first, last and "
+    "monotone: keys within one place of t (S − 1) / (T − 1)."
+)
+
+
+def statistics(site: Site, ids: dict[str, list[int]]) -> list[list[dict[str, Any]]]:
+    """For each layer and head."""
+    weights_NHTS = np.abs(site.arrays["weights_NHTS"])
+    total = weights_NHTS.sum(-1, keepdims=True)
+    share_NHTS = weights_NHTS / np.where(total > 0, total, 1)
+    visible = site.arrays.get("visible_NHTS")
+    own = site.rows == site.cols
+    kinds = _kinds(np.array(ids[site.rows])) if own else _crossing(*share_NHTS.shape[2:])
+    return [
+        [
+            _of_head(share_TS, None if visible is None else visible[n, h], kinds)
+            for h, share_TS in enumerate(share_HTS)
+        ]
+        for n, share_HTS in enumerate(share_NHTS)
+    ]
+
+
+def _kinds(ids_T: np.ndarray) -> dict[str, np.ndarray]:
+    """Which pairs (TS) are of each kind."""
+    t, s = np.indices((len(ids_T), len(ids_T)))
+    same_TS = ids_T[:, None] == ids_T[None]
+    after_TS = np.pad(same_TS[:, :-1], ((0, 0), (1, 0)))  # the token before the key is the same
+    return {
+        "itself": s == t,
+        "previous": s == t - 1,
+        "next": s == t + 1,
+        "first": s == 0,
+        "induction": after_TS & (s < t) & (s > 0),
+        "same": same_TS & (s < t),
+    }
+
+
+def _crossing(rows: int, cols: int) -> dict[str, np.ndarray]:
+    t, s = np.indices((rows, cols))
+    along = t * (cols - 1) / max(rows - 1, 1)
+    return {"first": s == 0, "last": s == cols - 1, "monotone": np.abs(s - along) <= 1}
+
+
+def _of_head(
+    share_TS: np.ndarray, visible_TS: np.ndarray | None, kinds: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    rows, cols = share_TS.shape
+    visible_TS = np.ones((rows, cols), bool) if visible_TS is None else visible_TS
+    from_row = min(FIRST_ROW, rows - 1)
+    counted = (np.arange(rows) >= from_row) & (share_TS.sum(1) > 0)
+    bits_T = -np.sum(share_TS * np.log2(np.where(share_TS > 0, share_TS, 1)), 1)
+    most_T = np.log2(np.maximum(visible_TS.sum(1), 2))
+    found: dict[str, Any] = {
+        "entropy": _mean(bits_T, counted),
+        "entropy_share": _mean(bits_T / most_T, counted),
+    }
+    for kind, pairs_TS in kinds.items():
+        has = counted
+        if kind in ("induction", "same", "next"):  # not every row has such a key
+            has = counted & np.any(pairs_TS & visible_TS, 1)
+        few = kind in ("induction", "same") and has.sum() < REPEATS
+        found[kind] = None if few else _mean(np.sum(share_TS * pairs_TS, 1), has)
+    found["tag"] = tag(found)
+    return found
+
+
+def _mean(x_T: np.ndarray, where_T: np.ndarray) -> float | None:
+    return float(np.mean(x_T[where_T])) if np.any(where_T) else None
+
+
+def tag(found: dict[str, Any]) -> str:
+    if (found["entropy_share"] or 0.0) >= SPREAD:
+        return "spread"
+    masses = {name: found.get(kind) for name, (kind, _) in TAGS.items()}
+    best = max(masses, key=lambda name: masses[name] or 0.0)
+    return best if (masses[best] or 0.0) >= TAGGED else "mixed"
+
+
+def value_norms(site: Site, params: Any) -> np.ndarray | None:
+    """‖v_s W_o‖ of each head, NHS: what a weight of 1 adds.  Kobayashi et al. 2020, eq. 5."""
+    v_NSGE = site.arrays.get("v_NSGE")
+    if v_NSGE is None:
+        return None
+    groups = v_NSGE.shape[2]
+    v_NSHE = np.repeat(v_NSGE, site.heads // groups, 2)
+    each = []
+    for n, layer in enumerate(site.layers):
+        own = site_params(params, site, layer)
+        moved_SHD = v_NSHE[n]
+        if "out" in own:
+            moved_SHD = np.einsum("SHE,HED->SHD", v_NSHE[n], np.asarray(own["out"]["kernel"]))
+        each.append(np.linalg.norm(moved_SHD, axis=-1).T)
+    return np.stack(each)
+
+
+def silenced(
+    loaded: LoadedRun, passage: Passage, sites: list[Site]
+) -> dict[str, np.ndarray | None]:
+    """By how much the loss grows when one head gives nothing, NH for each site; None where a head
+    cannot be silenced.
+
+    A head's rows of the output projection are zeroed; where there is none, its values are.
+    """
+    ones = {
+        site.name: np.ones((_count(loaded.params, site), site.heads), np.float32)
+        for site in sites
+        if _rows(loaded.params, site)
+    }
+
+    @jax.jit
+    def loss(variables: Any, inputs: Any, labels_T: Any, keep: dict[str, Any]) -> Any:
+        params = variables["params"]
+        for site in sites:
+            if site.name in keep:
+                params = _without(params, site, keep[site.name])
+        out = loaded.model.apply({**variables, "params": params}, **inputs)
+        return _loss(out, labels_T)
+
+    def measured(keep: dict[str, np.ndarray]) -> float:
+        return float(loss(loaded.variables, passage.inputs, passage.labels, keep))
+
+    whole, found = measured(ones), dict[str, np.ndarray | None]()
+    for site in sites:
+        if site.name not in ones:
+            found[site.name] = None
+            continue
+        grown_NH = np.zeros((len(site.layers), site.heads))
+        for n, layer in enumerate(site.layers):
+            for h in range(site.heads):
+                keep_NH = ones[site.name].copy()
+                keep_NH[layer, h] = 0
+                grown_NH[n, h] = measured({**ones, site.name: keep_NH}) - whole
+        found[site.name] = grown_NH
+    return found
+
+
+def loss_of(logits: np.ndarray, labels_T: np.ndarray) -> float:
+    """The mean −log p of the labels, where there are any."""
+    return float(_loss(jnp.asarray(logits), labels_T))
+
+
+def own_choice(logits: np.ndarray) -> np.ndarray:
+    """What the model itself holds to be right: the labels where nobody gives any."""
+    return np.argmax(logits, -1)
+
+
+def _loss(out: Any, labels_T: Any) -> Any:
+    if isinstance(out, dict):
+        out = out.get("masked_lm", next(iter(out.values())))
+    logits = out[0] if out.ndim == 3 else out
+    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
+    picked_T = jnp.take_along_axis(log_p, jnp.maximum(labels_T, 0)[:, None], 1)[:, 0]
+    return -jnp.sum(picked_T * (labels_T >= 0)) / jnp.maximum(jnp.sum(labels_T >= 0), 1)
+
+
+def _rows(params: Any, site: Site) -> list[tuple[str, str, int]]:
+    """The arrays that a head has rows of: their part, their name and the axis of heads."""
+    own = site_params(params, site, site.layers[0])
+    if "out" in own:
+        return [("out", "kernel", 0)]
+    if "value" not in own or own["value"]["kernel"].shape[1] != site.heads:
+        return []
+    return [("value", "kernel", 1)] + ([("value", "bias", 0)] if "bias" in own["value"] else [])
+
+
+def how_silenced(params: Any, site: Site) -> str:
+    names = {part for part, _, _ in _rows(params, site)}
+    if "out" in names:
+        return "the head's rows of W_o are zero"
+    return "the head's values are zero" if names else "it was not measured"
+
+
+def _count(params: Any, site: Site) -> int:
+    """How many layers there are, shown or not."""
+    if not site.stack:
+        return 1
+    own = params[site.stack]
+    if SCANNED in own:
+        return int(jax.tree.leaves(own[SCANNED])[0].shape[0])
+    return sum(UNROLLED.fullmatch(name) is not None for name in own)
+
+
+def _without(params: Any, site: Site, keep_NH: Any) -> Any:
+    """The parameters, each head's rows times what is kept of it."""
+    params = jax.tree.map(lambda leaf: leaf, params)  # new dicts
+    scanned = bool(site.stack) and SCANNED in params[site.stack]
+    if not site.stack:
+        blocks = [params[site.branch]]
+    elif scanned:
+        blocks = [params[site.stack][SCANNED][site.branch]]
+    else:
+        blocks = [params[site.stack][f"layer_{n}"][site.branch] for n in range(len(keep_NH))]
+    for part, name, axis in _rows(params, site):
+        for n, block in enumerate(blocks):
+            leaf, keep = block[part][name], keep_NH if scanned else keep_NH[n]
+            after = leaf.ndim - axis - 1 - scanned
+            shape = keep.shape[:-1] + (1,) * axis + keep.shape[-1:] + (1,) * after
+            block[part][name] = leaf * keep.reshape(shape).astype(leaf.dtype)
+    return params

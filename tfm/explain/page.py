@@ -1,0 +1,240 @@
+"""An explanation as one HTML file: its data, its style and its script are all inside."""
+
+import html
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from tfm.config.names import UserError
+from tfm.explain import heads
+from tfm.explain.explain import Explanation, Look, Next
+from tfm.explain.pack import Blobs, coarser, narrower
+from tfm.explain.terms import TERMS
+from tfm.explain.walk import Picture, Stage
+
+WEB = pathlib.Path(__file__).parent / "web"
+SCRIPTS = ("data.js", "state.js", "colors.js", "canvas.js", "figures.js", "bars.js", "attention.js",
+           "walk.js", "export.js", "main.js")  # fmt: skip
+MOST = 10_000_000  # bytes of a page
+THUMB = 32  # rows and columns of the small maps of all heads, at most
+FEATURES = 16_384  # numbers of a picture of the walk, about
+TERM_NAMES = {
+    "content_content": "content · content",
+    "content_position": "content · position",
+    "position_content": "position · content",
+    "position_position": "position · position",
+}
+
+
+def page(found: list[Explanation], most: int = MOST) -> tuple[str, list[str]]:
+    """The page of one run, or of two on the same text; and what a person should know of it."""
+    if len(found) > 1:
+        _check_same(*found)
+    factor = 1
+    while True:
+        blobs, notes = Blobs(), []
+        if factor > 1:
+            notes.append(
+                f"The maps are coarser: a cell is the mean of {factor} × {factor} pairs of tokens. "
+                "--layers=… shows fewer layers, and all pairs."
+            )
+        runs = [_run(one, blobs, factor, notes) for one in found]
+        if blobs.coarse:
+            notes.append(
+                "Large maps and pictures are stored in 8 bits: numbers that are read off them are "
+                "marked ≈. --npz=FILE.npz writes all of them in full precision."
+            )
+        tree = {
+            "text": found[0].text,
+            "runs": runs,
+            "notes": notes,
+            "rule": heads.RULE,
+            "tags": {name: about for name, (_, about) in heads.TAGS.items()},
+        }
+        text = _html(found, tree, blobs)
+        if len(text.encode()) <= most or factor >= 64:
+            return text, notes
+        factor *= 2
+
+
+def _check_same(one: Explanation, other: Explanation) -> None:
+    for name, pieces in one.sequences.items():
+        theirs = other.sequences.get(name)
+        if theirs is None:
+            raise UserError(f"--with: {one.name} reads {name!r}, and {other.name} does not")
+        if [text for text, _ in pieces] != [text for text, _ in theirs]:
+            at = next(
+                (t for t, (a, b) in enumerate(zip(pieces, theirs, strict=False)) if a[0] != b[0]),
+                min(len(pieces), len(theirs)),
+            )
+            raise UserError(
+                f"--with: the tokens of the two runs differ, from token {at} of {name!r} on, so "
+                "their maps cannot be compared: they need the same tokenizer"
+                + (" and the same --target" if name == "target" else "")
+            )
+
+
+def _html(found: list[Explanation], tree: dict[str, Any], blobs: Blobs) -> str:
+    """`<` is written as \\u003c in the data, so no text in it can end the script."""
+    data = json.dumps({**tree, "blobs": blobs.texts}, ensure_ascii=False, allow_nan=False)
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    script = "\n".join((WEB / name).read_text("utf-8") for name in SCRIPTS)
+    title = " and ".join(one.name for one in found)
+    parts = {
+        "{{title}}": html.escape(f"{title}: {found[0].text[:60]}"),
+        "{{style}}": (WEB / "page.css").read_text("utf-8"),
+        "{{data}}": data,
+        "{{script}}": f'(() => {{\n"use strict";\n{script}\n}})();',
+    }
+    text = (WEB / "page.html").read_text("utf-8")
+    head, *rest = text.split("{{")
+    out = [head]
+    for part in rest:  # each place once, so that nothing in the data is taken for a place
+        name, _, after = part.partition("}}")
+        out += [parts[f"{{{{{name}}}}}"], after]
+    return "".join(out)
+
+
+def _run(one: Explanation, blobs: Blobs, factor: int, notes: list[str]) -> dict[str, Any]:
+    notes += [note for note in one.notes if note not in notes]
+    return {
+        "name": one.name,
+        "facts": list(one.facts.items()),
+        "sequences": {name: [list(p) for p in pieces] for name, pieces in one.sequences.items()},
+        "sites": [_site(look, blobs, factor) for look in one.looks],
+        "walks": [
+            {"name": walk.name, "title": walk.title,
+             "stages": [_stage(stage, blobs) for stage in walk.stages]}
+            for walk in one.walks
+        ],
+        "pictures": [
+            {"title": title, "text": text, **_picture(picture, blobs)}
+            for title, text, picture in one.pictures
+        ],
+        "next": None if one.next is None else _next(one.next, blobs),
+        "loss": one.loss,
+        "loss_of": one.loss_of,
+    }  # fmt: skip
+
+
+def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
+    site, arrays = look.site, look.site.arrays
+    visible = arrays.get("visible_NHTS")
+    layers, count = range(len(site.layers)), range(site.heads)
+    maps: dict[str, Any] = {}
+    for name in ("weights", "logits", "score", "bias"):
+        x = arrays.get(f"{name}_NHTS")
+        if x is None or (name == "score" and "bias_NHTS" not in arrays and site.spec is not None
+                         and site.spec.cap is None):  # fmt: skip
+            continue  # without a bias and a cap, scores are the logits
+        maps[name] = [
+            [_map(x[n, h], None if visible is None else visible[n, h], blobs, factor)
+             for h in count]
+            for n in layers
+        ]  # fmt: skip
+    for name in TERMS:
+        if name in look.terms:  # the page multiplies them
+            left, right = (_coarser_rows(side, factor) for side in look.terms[name])
+            maps[name] = [
+                [{"left": blobs.add(left[:, h], exact=True),
+                  "right": blobs.add(right[:, h], exact=True)} for h in count]
+            ]  # fmt: skip
+    mask: Any = None
+    if visible is not None:
+        same = bool(np.all(visible == visible[:1, :1]))
+        mask = [
+            [blobs.bits(coarser(x_TS.astype(float), factor) > 0) for x_TS in x_HTS]
+            for x_HTS in (visible[:1, :1] if same else visible)
+        ]
+    norms = look.value_norms
+    return {
+        "name": site.name,
+        "title": site.title,
+        "rows": site.rows,
+        "cols": site.cols,
+        "layers": site.layers,
+        "heads": site.heads,
+        "factor": factor,
+        "maps": maps,
+        "mask": mask,
+        "norms": None if norms is None else [blobs.add(x_HS) for x_HS in norms],
+        "thumbs": [[blobs.add(_thumb(x_TS)) for x_TS in x_HTS] for x_HTS in arrays["weights_NHTS"]],
+        "stats": look.heads,
+        "formulas": look.formulas,
+        "muted": look.muted,
+        "terms": {name: TERM_NAMES[name] for name in look.terms},
+    }
+
+
+def _map(
+    x_TS: np.ndarray, visible_TS: np.ndarray | None, blobs: Blobs, factor: int
+) -> dict[str, Any]:
+    small = coarser(x_TS, factor, visible_TS)
+    where = None if visible_TS is None else coarser(visible_TS.astype(float), factor) > 0
+    return blobs.add(small, where)
+
+
+def _coarser_rows(x_THK: np.ndarray, factor: int) -> np.ndarray:
+    """The mean of a product is the product of the means, over all pairs of two groups."""
+    starts = np.arange(0, len(x_THK), factor)
+    sizes = np.diff([*starts, len(x_THK)])
+    return np.add.reduceat(x_THK, starts, 0) / sizes[:, None, None]
+
+
+def _thumb(x_TS: np.ndarray) -> np.ndarray:
+    return coarser(x_TS, -(-max(x_TS.shape) // THUMB))
+
+
+def _stage(stage: Stage, blobs: Blobs) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "title": stage.title,
+        "formula": stage.formula,
+        "text": stage.text,
+        "shows": stage.shows,
+        "site": stage.site,
+        "pictures": [_picture(picture, blobs) for picture in stage.pictures],
+    }
+
+
+def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
+    """Its matrices by layer and head, as far as it has them."""
+    lead = sum(axis in "NH" for axis in picture.axes[:-2])
+    x = np.asarray(picture.data)
+    sizes = list(x.shape)
+    x = x if x.ndim >= 2 else x[None]
+    group = narrower(x.reshape(-1, *x.shape[-2:])[0], FEATURES)[1]
+
+    def packed(part: np.ndarray, depth: int) -> Any:
+        if depth:
+            return [packed(one, depth - 1) for one in part]
+        return blobs.add(narrower(part, FEATURES)[0])
+
+    return {
+        "label": picture.label,
+        "axes": picture.axes,
+        "sizes": sizes,
+        "rows": picture.rows,
+        "lead": lead,
+        "group": group,
+        "data": packed(x, lead),
+    }
+
+
+def _next(found: Next, blobs: Blobs) -> dict[str, Any]:
+    """Logits are held in float32: the page computes probabilities from them."""
+    packed = [blobs.pack(np.asarray(row, "<f4")) for row in found.logits]
+    size = found.logits.shape[1]
+    about = {"shape": [1, size], "low": 0.0, "high": 0.0, "type": "f4"}
+    return {
+        "rows": found.rows,
+        "start": found.start,
+        "follows": found.follows,
+        "logits": [{**about, "blob": blob} for blob in packed],
+        "names": {str(id_): text for id_, text in found.names.items()},
+        "written": found.written,
+        "classes": found.classes,
+        "continuations": [one._asdict() for one in found.continuations],
+    }

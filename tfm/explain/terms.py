@@ -1,0 +1,102 @@
+"""Where order enters: the four terms of the first layer's score, position tables, biases.
+
+With x = c + p, a score that is linear in q and in k is the sum of four: content with content,
+content with position, position with content, position with position.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfm.explain.forward import Arrays, Site, layer_params, site_params
+from tfm.layers.attention import AttentionSpec
+
+LINEAR = ("dot", "scaled_dot", "bilinear")  # in the query and in the key
+TERMS = ("content_content", "content_position", "position_content", "position_position")
+REACH = 32  # distances of a bias that are shown, on each side
+
+
+class Term(NamedTuple):
+    """A part of the score, left · right: the query's side THK and the key's side SHK."""
+
+    left: np.ndarray
+    right: np.ndarray
+
+    @property
+    def pairs_HTS(self) -> np.ndarray:
+        return np.einsum("THK,SHK->HTS", self.left, self.right)
+
+
+def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, Term] | str:
+    """The four terms of the first layer's score, or why there are none.
+
+    A norm is taken at the scale that it has for each token, at which it is linear.
+    """
+    attention = site.spec
+    if "table_TD" not in side or spec.position.join != "add":
+        return "positions are not added to the embeddings"
+    if site.layers[0] != 0 or site.rows != site.cols:
+        return "only the first layer's self-attention reads embeddings and positions"
+    if attention is None or attention.score not in LINEAR or attention.qk_norm:
+        return "the score is not linear in the query and in the key"
+    if spec.norm.embedding:
+        return "a norm stands between the embeddings and the first layer"
+    if spec.norm.placement == "post" or spec.norm.kind == "none":
+        scale_T1, own = np.ones((1, 1)), {}
+    elif spec.norm.kind in ("layer", "rms"):
+        layer = layer_params(params, site.stack, 0)
+        name = "norm" if spec.parallel else f"{site.branch}_norm"
+        own = layer[name]
+        scale_T1 = _deviation(side["embedding_TD"], spec.norm.kind, spec.norm.eps)
+    else:
+        return f"norm.kind={spec.norm.kind!r} is not linear, at any scale"
+    p_TD = side["table_TD"]
+    if spec.norm.kind == "layer" and own:
+        p_TD = p_TD - p_TD.mean(-1, keepdims=True)
+    p_TD = p_TD / scale_T1 * np.asarray(own.get("scale", 1.0))
+    weights = site_params(params, site, 0)
+    q_TH = site.arrays["q_NTHK"][0]
+    k_SG = site.arrays["k_NSGK"][0]
+    key = "query" if attention.share_qk else "key"
+    q_p, k_p = _projected(weights, "query", p_TD, q_TH), _projected(weights, key, p_TD, k_SG)
+    lefts, rights = (q_TH - q_p, q_p), (k_SG - k_p, k_p)
+    found = [
+        Term(_left(attention, weights, q), np.repeat(k, attention.heads // attention.groups, 1))
+        for q in lefts
+        for k in rights
+    ]
+    return dict(zip(TERMS, found, strict=True))
+
+
+def _left(attention: AttentionSpec, weights: Any, q_THK: np.ndarray) -> np.ndarray:
+    """What the score multiplies keys with."""
+    if attention.score == "bilinear":
+        return np.einsum("THK,HKJ->THJ", q_THK, np.asarray(weights["score_w_HKJ"]))
+    return q_THK * q_THK.shape[-1] ** (-0.5 if attention.score == "scaled_dot" else 0)
+
+
+def _deviation(x_TD: np.ndarray, kind: str, eps: float) -> np.ndarray:
+    spread = np.var(x_TD, -1) if kind == "layer" else np.mean(x_TD**2, -1)
+    return np.sqrt(spread + eps)[:, None]
+
+
+def _projected(weights: Any, name: str, p_TD: np.ndarray, like: np.ndarray) -> np.ndarray:
+    if name not in weights:
+        return p_TD.reshape(like.shape)
+    return np.einsum("TD,DHK->THK", p_TD, np.asarray(weights[name]["kernel"]))
+
+
+def bias_by_distance(site: Site) -> tuple[np.ndarray, list[int]] | None:
+    """A relative bias as one row for each head (NHR), and the distances s − t of its columns.
+
+    Read off the bias itself, so it is right for any scheme that knows the distance alone.
+    """
+    bias_NHTS = site.arrays.get("bias_NHTS")
+    if bias_NHTS is None:
+        return None
+    rows, cols = bias_NHTS.shape[2:]
+    reach = list(range(-min(REACH, rows - 1), min(REACH, cols - 1) + 1))
+    each = [np.diagonal(bias_NHTS, d, 2, 3) for d in reach]
+    if any(np.ptp(x, axis=-1).max() > 1e-6 for x in each):
+        return None  # it depends on more than the distance
+    return np.stack([x[..., 0] for x in each], -1), reach

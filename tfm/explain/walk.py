@@ -1,0 +1,278 @@
+"""The walk: from the text to the next token, stage by stage, each with its formula and numbers."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from tfm.explain import formulas
+from tfm.explain.forward import Arrays, Forward, Site
+from tfm.explain.passage import WRITERS
+from tfm.models.spec import TransformerSpec
+
+
+@dataclasses.dataclass
+class Picture:
+    """A matrix of the walk. `axes` are those of `data` in our suffixes; leading N and H are the
+    layer and the head that the reader chooses."""
+
+    label: str
+    axes: str
+    data: np.ndarray
+    rows: str = ""  # the sequence that its rows are; "": none
+
+
+@dataclasses.dataclass
+class Stage:
+    """`shows` is besides the pictures: "pieces", "bars", or a map of `site`."""
+
+    name: str
+    title: str
+    formula: str
+    text: str = ""
+    pictures: list[Picture] = dataclasses.field(default_factory=list)
+    shows: str = ""
+    site: str = ""
+
+
+@dataclasses.dataclass
+class Walk:
+    name: str
+    title: str
+    stages: list[Stage]
+
+
+def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Walk]:
+    """One for each side. `embedded` are embeddings that a model does not capture, by sequence."""
+    out = []
+    for side, arrays in found.sides.items():
+        rows = (
+            {"encoder": "source", "decoder": "target"}[side] if spec.family in WRITERS else "tokens"
+        )
+        stages = [
+            Stage("pieces", "Text → pieces → ids", "text = piece₁ piece₂ …,  id = its number",
+                  "The tokenizer cuts the text into pieces. To the model each is a number.",
+                  shows="pieces"),
+        ]  # fmt: skip
+        sites = {site.name: site for site in found.sites if site.stack in (side, "")}
+        if isinstance(spec, TransformerSpec):
+            stages += _transformer(spec, side, rows, arrays, sites)
+        else:
+            stages += _plain(spec, rows, arrays, embedded.get(rows), sites if side != "encoder" or
+                             spec.family not in WRITERS else {})  # fmt: skip
+        if found.logits is not None and (side == "decoder" or spec.family not in WRITERS):
+            stages += _end(spec, rows, found.logits)
+        title = {"encoder": "Encoder", "decoder": "Decoder"}.get(side, side.capitalize())
+        out.append(Walk(side, title, stages))
+    return out
+
+
+def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
+    of = rows if len(logits) > 1 or not hasattr(spec, "classes") else ""
+    formula = "logits = x W_head"
+    if getattr(spec, "tied", False):
+        formula += ",  W_head = Eᵀ, the embedding"
+    outputs = spec.outputs if spec.family == "encoder" else ()
+    if "masked_lm" in outputs:
+        formula = "logits = norm(f(x W + b)) Eᵀ + c,  E: the embedding,  f: an activation"
+    elif outputs and "tag" not in outputs:
+        formula = "logits = x_0 W + b,  x_0: the state of the first token"
+        if spec.pooler:
+            formula = "logits = tanh(x_0 W_p + b_p) W + b,  x_0: the state of the first token"
+    if spec.family == "seq2seq":
+        formula = "logits = V tanh(W [c_t; h_t]) + b,  c_t: what the attention found"
+    title = "What comes next"
+    if spec.family == "encoder" and "masked_lm" in spec.outputs:
+        title = "Which token stands here?"
+    elif getattr(spec, "classes", None):
+        title = "Which class?"
+    pictures = []
+    if logits.size <= 1 << 16:
+        whole = len(logits) == 1 and not of
+        pictures = [Picture("logits", "V" if whole else "TV", logits[0] if whole else logits, of)]
+    return [
+        Stage("logits", "Logits", formula,
+              "One number for each entry of the vocabulary, or for each class.", pictures),
+        Stage("bars", title, "p_i = exp(logit_i / T) / Σ_j exp(logit_j / T)",
+              "A low temperature T favours the most probable. Top-k keeps the k most probable, "
+              "top-p the fewest whose probabilities sum to p. The kept ones are renormalised.",
+              shows="bars"),
+    ]  # fmt: skip
+
+
+def _transformer(
+    spec: Any, side: str, rows: str, arrays: Arrays, sites: dict[str, Site]
+) -> list[Stage]:
+    scheme = spec.position.scheme
+    if side == "decoder" and getattr(spec, "decoder_scheme", None) is not None:
+        scheme = spec.decoder_scheme
+    pictures = [Picture("token", "TD", arrays["token_TD"], rows)]
+    token = "(E[id] + S[type])" if getattr(spec, "types", 0) else "E[id]"
+    formula = f"x = {token}"
+    if "table_TD" in arrays:
+        pictures.append(Picture("position", "TD", arrays["table_TD"], rows))
+        sign = {"add": "+", "multiply": "⊙", "concatenate": "beside"}[spec.position.join]
+        formula = f"x = {token} {sign} P[t]"
+        pictures.append(Picture("x", "TD", arrays["embedding_TD"], rows))
+    stages = [
+        Stage("embedding", "Embedding and position", formula, formulas.position(scheme), pictures)
+    ]
+    norm, placement = formulas.norm(spec.norm), str(spec.norm.placement)
+    mixer, own = spec.mixer.names[0], sites.get(side)
+    if f"{mixer}_in_NTD" in arrays:
+        if placement != "post":
+            stages.append(
+                Stage("norm", "Norm", f"norm(x) = {norm}", "", _one(arrays, f"{mixer}_in", rows))
+            )
+        stages += _attention("", own) if own else []
+        if own is None or own.spec is None:
+            gates = _gates(arrays, rows)
+            text = formulas.mixer(spec.mixer)
+            stages.append(Stage("mixer", f"Mixer: {mixer.replace('_', ' ')}", "y = mixer(x)", text,
+                                [*gates, *_one(arrays, f"{mixer}_out", rows, "y")]))  # fmt: skip
+        else:
+            stages.append(_joined("", own, arrays, f"{mixer}_out", rows))
+        stages += _residual(spec, arrays, mixer, rows)
+    if "cross" in sites and "cross_in_NTD" in arrays:
+        if placement != "post":
+            title = "Norm before cross-attention"
+            read = _one(arrays, "cross_in", rows)
+            stages.append(Stage("cross_norm", title, f"norm(x) = {norm}", "", read))
+        stages += _attention("cross_", sites["cross"])
+        stages.append(_joined("cross_", sites["cross"], arrays, "cross_out", rows))
+        stages += _residual(spec, arrays, "cross", rows)
+    if "feedforward_in_NTD" in arrays:
+        pictures = _one(arrays, "feedforward_in", rows, "x")
+        if "hidden_NTF" in arrays:
+            pictures.append(Picture("hidden", "NTF", arrays["hidden_NTF"], rows))
+        pictures += _one(arrays, "feedforward_out", rows, "y")
+        stages.append(
+            Stage("feedforward", "Feed-forward", formulas.feedforward(spec.feedforward),
+                  "Each token by itself. x is what the norm before it leaves.", pictures)
+        )  # fmt: skip
+        stages += _residual(spec, arrays, "feedforward", rows)
+    if "all_sum_NTD" in arrays:
+        stages += _residual(spec, arrays, "all", rows)
+    if spec.norm.has_final:
+        stages.append(Stage("final", "Norm after the last layer", f"norm(x) = {norm}", "",
+                            [Picture("x", "TD", arrays["final_TD"], rows)]))  # fmt: skip
+    return stages
+
+
+def _one(arrays: Arrays, name: str, rows: str, label: str = "norm(x)") -> list[Picture]:
+    key = f"{name}_NTD"
+    return [Picture(label, "NTD", arrays[key], rows)] if key in arrays else []
+
+
+def _residual(spec: Any, arrays: Arrays, branch: str, rows: str) -> list[Stage]:
+    if f"{branch}_sum_NTD" not in arrays:
+        return []
+    placement = str(spec.norm.placement)
+    after = " and norm" if placement == "post" else ""
+    return [Stage(f"{branch}_sum", f"Residual{after}", formulas.residual(placement, spec.residual),
+                  "What the part found is added to what was there.",
+                  _one(arrays, f"{branch}_sum", rows, "x′"))]  # fmt: skip
+
+
+def _attention(prefix: str, site: Site) -> list[Stage]:
+    """From queries, keys and values to what each head gives."""
+    a, spec = site.arrays, site.spec
+    of = "Cross-attention: " if prefix else ""
+    stages = []
+    if "q_NTHK" in a:
+        pictures = [
+            Picture("q", "NHTK", a["q_NTHK"].swapaxes(1, 2), site.rows),
+            Picture("k", "NHSK", _by_head(a["k_NSGK"], site.heads), site.cols),
+            Picture("v", "NHSE", _by_head(a["v_NSGE"], site.heads), site.cols),
+        ]
+        text = "q asks, k answers, v is what is handed over; here after rotation, if there is any."
+        if spec is not None and spec.groups < spec.heads:
+            text += f" {spec.heads} query heads share {spec.groups} heads of keys and values."
+        if spec is None:
+            text = "φ(q) and φ(k), φ(x) = elu(x) + 1, and v."
+        formula = "q = x W_q,  k = x W_k,  v = x W_v"
+        if prefix:
+            formula = "q = x W_q,  k = y W_k,  v = y W_v,  y: what the encoder gives"
+        stages.append(Stage(f"{prefix}qkv", f"{of}Q, K, V of a head", formula, text, pictures))
+    if "score_NHTS" in a and spec is not None:
+        stages.append(Stage(f"{prefix}score", f"{of}Scores", formulas.score(spec),
+                            "How similar are the query of row t and the key of column s? "
+                            "Pairs that the mask hides are grey.",
+                            shows="score", site=site.name))  # fmt: skip
+        if "bias_NHTS" in a:
+            formula = f"s_ts ← s_ts + b_ts{formulas.cap(spec)}"
+            stages.append(Stage(f"{prefix}bias", f"{of}Bias", formula,
+                                "What the distance adds, whatever the content is.",
+                                shows="bias", site=site.name))  # fmt: skip
+        elif spec.cap is not None:
+            stages.append(Stage(f"{prefix}cap", f"{of}Cap", f"s_ts ← s_ts{formulas.cap(spec)}", "",
+                                shows="logits", site=site.name))  # fmt: skip
+        stages.append(Stage(f"{prefix}mask", f"{of}Mask", "s_ts ← −∞ where t must not see s",
+                            "Who may look at whom.", shows="mask", site=site.name))  # fmt: skip
+    if spec is not None:
+        formula = formulas.normalizer(spec)
+    else:
+        formula = "w_ts: what position s weighs in row t"
+    stages.append(Stage(f"{prefix}weights", f"{of}Weights", formula,
+                        "What each row looks at.", shows="weights", site=site.name))  # fmt: skip
+    if "heads_NTHE" in a:
+        stages.append(Stage(f"{prefix}values", f"{of}Weighted values", "z_t = Σ_s w_ts v_s", "",
+                            [Picture("z", "NHTE", a["heads_NTHE"].swapaxes(1, 2), site.rows)],
+                            ))  # fmt: skip
+    return stages
+
+
+def _by_head(x_NSGK: np.ndarray, heads: int) -> np.ndarray:
+    return np.repeat(x_NSGK, heads // x_NSGK.shape[2], 2).swapaxes(1, 2)
+
+
+def _joined(prefix: str, site: Site, arrays: Arrays, out: str, rows: str) -> Stage:
+    of = "Cross-attention: " if prefix else ""
+    projected = site.spec is not None and "out" in site.spec.projections
+    formula = "y = concat(z₁ … z_H)" + (" W_o" if projected else "")
+    return Stage(f"{prefix}joined", f"{of}Heads joined", formula, "", _one(arrays, out, rows, "y"))
+
+
+def _gates(arrays: Arrays, rows: str) -> list[Picture]:
+    found = []
+    for gate, label in formulas.GATE_NAMES.items():
+        if f"gate_{gate}_NTH" in arrays:
+            found.append(Picture(label, "NTH", arrays[f"gate_{gate}_NTH"], rows))
+    for name, label in (("cells_NTH", "c: the cell"), ("cell_states_NTH", "h: the state")):
+        if name in arrays:
+            found.append(Picture(label, "NTH", arrays[name], rows))
+    return found
+
+
+def _plain(
+    spec: Any, rows: str, arrays: Arrays, embedded: np.ndarray | None, sites: dict[str, Site]
+) -> list[Stage]:
+    """The families without a residual path."""
+    stages = []
+    if embedded is not None:
+        pictures = [Picture("x", "TD", embedded, rows)]
+        stages.append(Stage("embedding", "Embedding", "x = E[id]", "", pictures))
+    if "states_NTH" in arrays:
+        formula = formulas.GATES.get(spec.cell, "h′ = f(x, h)")
+        text = (
+            "One step for each token. A gate is between 0 (shut) and 1 (open), feature by feature."
+        )
+        if len(arrays["states_NTH"][0, 0]) > spec.hidden:
+            text += " The left half reads forwards, the right half backwards."
+        gates = _gates(arrays, rows)
+        if gates:
+            stages.append(Stage("gates", "Gates over time", formula, text, gates))
+        stages.append(Stage("states", "States", formula, "",
+                            [Picture("h", "NTH", arrays["states_NTH"], rows)]))  # fmt: skip
+    for site in sites.values():
+        stages += _attention("cross_", site)
+    for name, x in arrays.items():
+        stem, _, axes = name.rpartition("_")
+        if stem == "pooled" or stem.removeprefix("states_").isdecimal():
+            x_TD = x if axes == "TD" else x[None]
+            of = rows if axes == "TD" and embedded is not None and len(x) == len(embedded) else ""
+            title = "The greatest of each channel" if stem == "pooled" else f"Layer {stem[7:]}"
+            if spec.family == "bag" and stem == "states_0":
+                title = "The mean of the embeddings"
+            stages.append(Stage(stem, title, "", "", [Picture("x", axes, x_TD, of)]))
+    return stages

@@ -1,0 +1,155 @@
+"""What decides a result: the settings of a run, the code that runs it, and where it runs."""
+
+import contextlib
+import datetime
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+
+from tfm import runtime
+from tfm.config.files import TABLES, user_entries
+from tfm.config.spec import differences, named
+from tfm.models import build
+from tfm.models.spec import FAMILIES
+from tfm.run import library_code
+from tfm.run.checkpoint import Checkpoints
+from tfm.run.folder import Folder
+from tfm.run.spec import RunSpec
+
+NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no number
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def init_digest(run: RunSpec, workdir: str | None = None) -> str | None:
+    """A hash of the weights that a run starts from. A run that has begun in `workdir` keeps its
+    own, so that the other run may go on or be deleted."""
+    if run.train.init_from is None:
+        return None
+    known = None if workdir is None else Folder(workdir).read("config.json")
+    if known is not None and "init_digest" in known:
+        return known["init_digest"]
+    return Checkpoints(pathlib.Path(run.train.init_from), read_only=True).digest("best")
+
+
+def identity(run: RunSpec, fingerprints: Sequence[str], init: str | None = None) -> str:
+    """A hash of what decides the result: settings off their defaults, the data, and the source of
+    the entries of users' own tables. Not paths, nor how often it is logged.
+
+    The run is one whose sizes are filled in, `fingerprints` are those of its data, and `init` is
+    its `init_digest`.
+    """
+    settings = differences(run)
+    for group, ignored in {"data": ("dataset", "tests", "tokenizer"), "train": NO_RESULT}.items():
+        settings[group] = {k: v for k, v in settings[group].items() if k not in ignored}
+    if init is not None:  # the weights count, not where they lie
+        settings["train"]["init_from"] = init
+    own = {name: entry.digest for name, entry in user_entries(run).items()}
+    more = {"family": run.model.family, "fingerprints": list(fingerprints), "entries": own}
+    return _digest({**settings, **more})
+
+
+def _digest(tree: Any) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def entries(run: RunSpec) -> dict[str, list[str]]:
+    """The entries of the library's tables that a run names, by the table's place."""
+    found: dict[str, set[str]] = {_place(table): set() for table in TABLES.values()}
+    for table, text in named(run):
+        found.setdefault(_place(table), set()).update(text.names)
+    for table in (FAMILIES, build.MODELS):
+        found[_place(table)] = {run.model.family}
+    return {place: sorted(names) for place, names in sorted(found.items()) if place}
+
+
+def _place(table: object) -> str:
+    return ":".join(library_code.symbol_of(table) or ())
+
+
+def made_by(entries: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What makes the results of a run with these entries: the library's code that it reaches, the
+    versions of what it imports, and the settings of JAX."""
+    names = tuple(
+        (library_code.symbol(place), tuple(names)) for place, names in sorted(entries.items())
+    )
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    return {"tfm": library_code.digest(names), **versions, "jax_settings": runtime.settings()}
+
+
+def is_stale(profiles: Mapping[str, Any] | None) -> bool:
+    """Whether other code or settings took part in a run, given the content of its profile.json."""
+    return any(
+        one["made_by"] != made_by(one["entries"]) for one in (profiles or {}).get("profiles", ())
+    )
+
+
+def profile(run: RunSpec) -> dict[str, Any]:
+    """What decides the numbers of a run besides its config. Within one profile, bits are equal."""
+    return {
+        "entries": entries(run),
+        "made_by": made_by(entries(run)),
+        "platform": jax.default_backend(),
+        "devices": [str(device.device_kind) for device in jax.devices()],
+        "processor": _processor(),
+        "cores": len(cores()),
+    }
+
+
+def profiles(folder: Folder) -> dict[str, Any]:
+    """What a folder says of where its run ran; and at its end, a checksum of its log."""
+    return folder.read("profile.json") or {"profiles": []}
+
+
+def record_profile(run: RunSpec, folder: Folder, tell: Callable[[str], None]) -> None:
+    """Note where and how a run is started; if its profile has changed since it began, say so."""
+    known, now = profiles(folder), profile(run)
+    before, starts = known["profiles"], known.get("starts", [])
+    if before and now != before[-1]:
+        keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
+        tell(f"begun under another profile ({keys}): bits may differ from one run")
+    after = before if before and now == before[-1] else [*before, now]
+    packages = {one.name: one.version for one in metadata.distributions()}
+    start: dict[str, Any] = {
+        "command": sys.argv,
+        "commit": _commit(),
+        "host": platform.node(),
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    if packages not in [one.get("packages") for one in starts]:
+        start["packages"] = packages
+    folder.write("profile.json", {**known, "profiles": after, "starts": [*starts, start]})
+
+
+@functools.cache
+def _commit() -> str | None:
+    """The commit that is checked out in the working directory, "+" if files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def cores() -> list[int]:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
