@@ -1,4 +1,4 @@
-"""The README and the chapters next to the code: their examples run, their links exist, their tables are complete."""
+"""Checks the README and the chapters: examples run, links exist, tables are complete."""
 
 import pathlib
 import re
