@@ -5,8 +5,8 @@ import pathlib
 
 ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 
-# From the bottom up. `config` is an engine below everything, except for the modules that know the
-# registries that a user's file may extend.
+# From the bottom up. `config` is an engine below everything, except for `config.registries`, which
+# lists the registries that a user's file may extend, and the modules that need it.
 FLOORS = [
     ["config", "terminal"],
     ["runtime", "run.folder"],
@@ -15,6 +15,7 @@ FLOORS = [
     ["layers"],
     ["models", "optim"],
     ["objectives", "decode", "describe"],
+    ["config.registries"],
     ["config.files"],
     ["config.help", "run"],
     ["interop", "evaluate", "check"],

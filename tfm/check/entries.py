@@ -14,8 +14,9 @@ from tfm.check import attention, layers
 from tfm.check.attention import Attention
 from tfm.check.layers import Layer, block
 from tfm.check.results import TOLERANCE, Result
-from tfm.config.files import TABLES, user_code, user_entries
+from tfm.config.files import user_code, user_entries
 from tfm.config.names import UserError
+from tfm.config.registries import TABLES
 from tfm.config.spec import Named, Spec, named
 from tfm.layers.embed import PositionSpec
 from tfm.layers.feedforward import FeedForwardSpec

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from tfm.check.entries import CHECKS, MAY_SEE, results
 from tfm.check.results import Result
 from tfm.config import arguments
-from tfm.config.files import TABLES, run_file
+from tfm.config.files import run_file
 from tfm.config.names import UserError, read
+from tfm.config.registries import TABLES
 from tfm.config.spec import Named
 from tfm.runtime import cache_compilations
 from tfm.terminal import console

@@ -14,7 +14,7 @@ import pathlib
 import sys
 import traceback
 import types
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -22,49 +22,11 @@ from ml_collections import ConfigDict
 from tfm.config import origin, record, user_files
 from tfm.config.names import UserError, read
 from tfm.config.record import Module, Seen, is_own
+from tfm.config.registries import ENTRIES, FACTORIES, TABLES
 from tfm.config.spec import Spec, Tree, named, parse, replaced
 from tfm.config.user_files import Copy, UserFile
-from tfm.data.datasets import DATASETS
-from tfm.data.tokenizers.table import TOKENIZERS
-from tfm.layers.feedforward import FEEDFORWARDS
-from tfm.layers.mixers import MIXERS, Mixer
-from tfm.layers.norm import NORMS, Norm
-from tfm.objectives.table import OBJECTIVES, Objective
-from tfm.ops.mask import Mask
-from tfm.ops.masks import MASKS
-from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.positions import JOINS, POSITIONS, Position
-from tfm.ops.scores import SCORES, Score
 from tfm.run.folder import CHECKSUM, was_edited
 
-# What a user's file may bring: the library's table, and what its entries are.
-TABLES: dict[str, MutableMapping[str, Any]] = {
-    "SCORES": SCORES,
-    "MASKS": MASKS,
-    "NORMALIZERS": NORMALIZERS,
-    "POSITIONS": POSITIONS,
-    "JOINS": JOINS,
-    "NORMS": NORMS,
-    "MIXERS": MIXERS,
-    "FEEDFORWARDS": FEEDFORWARDS,
-    "DATASETS": DATASETS,
-    "TOKENIZERS": TOKENIZERS,
-    "OBJECTIVES": OBJECTIVES,
-}
-ENTRIES: dict[str, tuple[type, ...]] = {
-    "SCORES": (Score,),
-    "MASKS": (Mask, types.FunctionType),
-    "NORMALIZERS": (Normalizer, types.FunctionType),
-    "POSITIONS": (Position, types.FunctionType),
-    "JOINS": (types.FunctionType,),
-    "NORMS": (Norm,),
-    "MIXERS": (Mixer, types.FunctionType),
-    "FEEDFORWARDS": (type,),
-    "DATASETS": (types.FunctionType,),
-    "TOKENIZERS": (types.FunctionType,),
-    "OBJECTIVES": (Objective, types.FunctionType, type),
-}
-FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES")  # whose functions make the entry
 RUN_KEYS = ("id", "entries", "init_digest", CHECKSUM)  # in a run's config.json, besides its config
 _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
 

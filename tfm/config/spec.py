@@ -256,6 +256,7 @@ def named(spec: Spec) -> Iterator[tuple[Table, Named]]:
                 yield from named(one)
             elif isinstance(one, Named):
                 yield own.metadata["table"](), one
+                yield from getattr(one.entry, "uses", ())
 
 
 def keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[str]:

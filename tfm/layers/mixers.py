@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfm.config.names import UserError, pick
+from tfm.config.spec import Named
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.convolution import ConvolutionMixer
 from tfm.layers.linear_attention import LinearAttention
@@ -31,6 +32,7 @@ class Mixer:
     padding: bool = True  # padding changes nothing for the other tokens
     masked: bool = False  # it obeys any mask
     needs_attention: bool = False  # it is configured by `model.attention`
+    uses: tuple[Any, ...] = ()  # entries of other registries that it names: (registry, Named)
 
 
 def attention() -> Mixer:
@@ -86,7 +88,10 @@ def state_space(states: int = 64) -> Mixer:
 def recurrent(cell: str = "gru") -> Mixer:
     """A recurrent network over the tokens.  Elman 1990; both ways where both sides may be seen."""
     pick(CELLS, cell, "recurrent: cell")
-    return Mixer(lambda spec, dims, position, **options: RecurrentMixer(dims, cell, **options))
+    return Mixer(
+        lambda spec, dims, position, **options: RecurrentMixer(dims, cell, **options),
+        uses=((CELLS, Named.of(cell, CELLS[cell])),),
+    )
 
 
 def _check_size(name: str, value: int) -> None:

@@ -103,7 +103,7 @@ class CellWeights(nn.Module):
 
         x, bias = joined("i", width, dims.kernel_init)
         h, h_bias = joined("h", dims.width, initializers.orthogonal())
-        if self.cell == "gru":
+        if any({f"i{gate}", f"h{gate}"} <= set(cell.biases) for gate in cell.names):
             return Weights(x, h, bias, h_bias)
         return Weights(x, h, bias + h_bias, None)
 

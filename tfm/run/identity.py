@@ -17,7 +17,8 @@ from typing import Any
 import jax
 
 from tfm import runtime
-from tfm.config.files import TABLES, user_entries
+from tfm.config.files import user_entries
+from tfm.config.registries import TABLES
 from tfm.config.spec import differences, named
 from tfm.models import build
 from tfm.models.spec import FAMILIES

@@ -16,9 +16,10 @@ from typing import Any
 
 from tfm.config import files as configs
 from tfm.config.names import UserError, pick, suggest
+from tfm.config.registries import TABLES
 from tfm.report.statistics import METRICS
 
-KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", "BASELINE", *configs.TABLES)
+KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", "BASELINE", *TABLES)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""Registries that a user's file may extend, and the types that their entries may have."""
+
+import types
+from collections.abc import MutableMapping
+from typing import Any
+
+from tfm.data.datasets import DATASETS
+from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.layers.feedforward import FEEDFORWARDS
+from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.norm import NORMS, Norm
+from tfm.layers.recurrent import CELLS, Cell
+from tfm.objectives.table import OBJECTIVES, Objective
+from tfm.ops.mask import Mask
+from tfm.ops.masks import MASKS
+from tfm.ops.normalizers import NORMALIZERS, Normalizer
+from tfm.ops.positions import JOINS, POSITIONS, Position
+from tfm.ops.scores import SCORES, Score
+from tfm.optim.optimizer import OPTIMIZERS
+from tfm.optim.schedule import SCHEDULES
+
+TABLES: dict[str, MutableMapping[str, Any]] = {
+    "SCORES": SCORES,
+    "MASKS": MASKS,
+    "NORMALIZERS": NORMALIZERS,
+    "POSITIONS": POSITIONS,
+    "JOINS": JOINS,
+    "NORMS": NORMS,
+    "MIXERS": MIXERS,
+    "FEEDFORWARDS": FEEDFORWARDS,
+    "CELLS": CELLS,
+    "DATASETS": DATASETS,
+    "TOKENIZERS": TOKENIZERS,
+    "OBJECTIVES": OBJECTIVES,
+    "OPTIMIZERS": OPTIMIZERS,
+    "SCHEDULES": SCHEDULES,
+}
+ENTRIES: dict[str, tuple[type, ...]] = {
+    "SCORES": (Score,),
+    "MASKS": (Mask, types.FunctionType),
+    "NORMALIZERS": (Normalizer, types.FunctionType),
+    "POSITIONS": (Position, types.FunctionType),
+    "JOINS": (types.FunctionType,),
+    "NORMS": (Norm,),
+    "MIXERS": (Mixer, types.FunctionType),
+    "FEEDFORWARDS": (type,),
+    "CELLS": (Cell,),
+    "DATASETS": (types.FunctionType,),
+    "TOKENIZERS": (types.FunctionType,),
+    "OBJECTIVES": (Objective, types.FunctionType, type),
+    "OPTIMIZERS": (types.FunctionType,),
+    "SCHEDULES": (types.FunctionType, type),
+}
+# Registries whose functions build the entry when they are called with its options.
+FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES", "SCHEDULES")
