@@ -15,7 +15,7 @@ from tfm.bench.attention import AttentionBench
 from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
-from tfm.models import build
+from tfm.models.spec import model_spec
 from tfm.ops.dropout import Dropouts
 from tfm.run import spec as train
 
@@ -83,14 +83,14 @@ def load(where):
         pytest.skip("TFM_DATA is not set: the folder with the data")
     if where.startswith(("tasks/", "text/")):
         return train.open_data(train.read(tree(where)))[0].model
-    return build.spec(tree(where))
+    return model_spec(tree(where))
 
 
 def small(where):
     """The model of a config, shrunk; no data are needed."""
     config = tree(where)
     config["model"].setdefault("vocab", SIZES["vocab"])
-    return shrink(build.spec(config))
+    return shrink(model_spec(config))
 
 
 def shrink(spec):
@@ -108,7 +108,7 @@ def shrink(spec):
 
 
 def parameters(spec):
-    module, inputs = build.model(spec), build.example(spec, 1, 4)
+    module, inputs = spec.build(), spec.example(1, 4)
     shapes = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     return sum(leaf.size for leaf in jax.tree.leaves(shapes["params"]))
 
@@ -148,7 +148,7 @@ def test_the_benchmark_of_a_new_score(own_tables):
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_builds_at_every_size(name):
     for argument in ARGUMENTS[name]:
-        build.model(load(f"{name}:{argument}"))
+        load(f"{name}:{argument}").build()
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -166,8 +166,8 @@ def test_the_docstring_tells_the_truth(name):
 def test_a_gradient_step(where):
     """One step down the gradient lowers the loss; so it does with dropout on, in expectation."""
     spec = small(where)
-    module = build.model(spec)
-    shapes = build.example(spec, 3, LENGTH)
+    module = spec.build()
+    shapes = spec.example(3, LENGTH)
     rng = np.random.default_rng(0)
     inputs = {
         name: rng.integers(0, SIZES["vocab"], x.shape)
@@ -177,7 +177,7 @@ def test_a_gradient_step(where):
     }
     variables = jit(module.init)(jax.random.key(0), **inputs)
     rest = {name: state for name, state in variables.items() if name != "params"}
-    rates = build.rates(spec)
+    rates = spec.rates
 
     def loss(params, inputs, dropouts):
         options = {} if dropouts is None else {"dropouts": dropouts}
@@ -210,7 +210,7 @@ def test_a_gradient_step(where):
 @pytest.mark.parametrize("where", STEPS)
 def test_intermediates_are_returned_by_name(where):
     spec = small(where)
-    module, inputs = build.model(spec), build.example(spec, 3, LENGTH)
+    module, inputs = spec.build(), spec.example(3, LENGTH)
     variables = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     names = ["states"]
     if "attention" in {field.name for field in dataclasses.fields(spec)} and spec.attention:

@@ -10,7 +10,7 @@ from tfm.bench import plain_flax, train
 from tfm.bench.cases import CASES, ours
 from tfm.bench.turns import in_turns, ratios
 from tfm.config.names import UserError
-from tfm.models import build
+from tfm.models.spec import model_spec
 
 SMALL = {
     name: dataclasses.replace(case, layers=1, width=8, heads=min(case.heads, 2), length=6, batch=2)
@@ -27,7 +27,7 @@ def count(variables):
 def test_all_have_the_same_parameters(name):
     case = CASES[name]
     inputs = case.data.inputs
-    modules = build.model(build.spec({"model": case.model})), plain_flax.model(case)
+    modules = model_spec({"model": case.model}).build(), plain_flax.model(case)
     ours, flax = (
         count(jax.eval_shape(lambda m=m: m.init(jax.random.key(0), **inputs))) for m in modules
     )

@@ -10,8 +10,7 @@ from jax import numpy as jnp
 from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.config.spec import Spec, replaced, size, to_spec
-from tfm.models import build
-from tfm.models.spec import ModelSpec
+from tfm.models.spec import ModelSpec, model_spec
 from tfm.ops.scores import SCORES
 from tfm.run import spec as train
 from tfm.run.spec import RunSpec
@@ -54,7 +53,7 @@ def write(tmp_path, own_tables):
 
 
 def model(loaded):
-    return build.model(build.spec(loaded.to_dict()))
+    return model_spec(loaded.to_dict()).build()
 
 
 def test_a_score_of_ones_own_trains_without_touching_the_library(write):
@@ -193,7 +192,7 @@ def test_every_table_takes_new_entries(write):
     states = np.asarray(x[tokens] - 1)
     states = states + np.pad(states, ((0, 0), (1, 0), (0, 0)))[:, :-1] / 2
     states = (states + states) / 2
-    logits = build.model(spec).apply({"params": params}, tokens)
+    logits = spec.build().apply({"params": params}, tokens)
     np.testing.assert_allclose(logits, states @ x.T, rtol=1e-5)
 
 
@@ -297,7 +296,7 @@ class TestCommandLine:
                 "--config.model.dropout.residual=0.1"]  # fmt: skip
         spec = self.model(write(IDEA), *argv)
         assert (spec.attention.kv_heads, spec.attention.cap) == (1, 30.0)
-        assert (spec.norm.placement, build.rates(spec)) == ("post", {"residual": 0.1})
+        assert (spec.norm.placement, spec.rates) == ("post", {"residual": 0.1})
 
     def test_a_config_of_its_own_is_needed_where_there_is_no_default(self):
         with pytest.raises(UserError, match="which config. Write --config=FILE"):
@@ -313,10 +312,10 @@ class TestCommandLine:
 
     def test_what_is_on_can_be_switched_off(self, write):
         path, on = write(IDEA), "--config.model.dropout.residual=0.1"
-        assert build.rates(self.model(path, on)) == {"residual": 0.1}
+        assert self.model(path, on).rates == {"residual": 0.1}
         off = ["--config.model.dropout.residual=None", "--config.model.norm.final=False"]
         spec = self.model(path, on, *off)
-        assert (build.rates(spec), spec.norm.final) == ({}, False)
+        assert (spec.rates, spec.norm.final) == ({}, False)
         with pytest.raises(UserError, match="model.width must be int, not None"):
             self.model(path, "--config.model.width=None")
 

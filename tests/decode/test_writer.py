@@ -11,14 +11,13 @@ from tfm.decode import loop, start
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.start import bucket
 from tfm.decode.writer import Prompt, Writer
-from tfm.models import build
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
 from tfm.models.spec import (
-    AttentionSpec,
     DecoderSpec,
     EncoderDecoderSpec,
     EncoderSpec,
-    FeedForwardSpec,
-    PositionSpec,
     RecurrentSpec,
     SeqToSeqSpec,
 )
@@ -59,8 +58,8 @@ def prompts(spec):
 
 
 def model(spec):
-    module = build.model(spec)
-    inputs = {k: np.zeros(x.shape, x.dtype) for k, x in build.example(spec, 1, 4).items()}
+    module = spec.build()
+    inputs = {k: np.zeros(x.shape, x.dtype) for k, x in spec.example(1, 4).items()}
     tree = init(module, **inputs)
     # Larger weights, so that the answers differ.
     return module, jax.tree.map(lambda x: 3 * x, tree)

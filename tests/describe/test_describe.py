@@ -11,17 +11,17 @@ from tfm.cli.describe import main
 from tfm.config.names import UserError
 from tfm.describe.memory import Cache, Saved, cache, saved
 from tfm.describe.model import describe
-from tfm.models import build
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.feedforward import FeedForwardSpec
 from tfm.models.spec import (
-    AttentionSpec,
     ConvolutionSpec,
     DecoderSpec,
     EncoderDecoderSpec,
     EncoderSpec,
-    FeedForwardSpec,
     RecurrentSpec,
     SeqToSeqSpec,
     Word2VecSpec,
+    model_spec,
 )
 
 
@@ -176,7 +176,7 @@ def test_the_default_length(run):
     assert describe(Word2VecSpec(vocab=9, width=4), batch=3).length == 1
 
 
-SEVEN_B = build.spec({"model": llama(32, 4096, 32, 11008)})
+SEVEN_B = model_spec({"model": llama(32, 4096, 32, 11008)})
 ATTENTION = AttentionSpec(heads=8, kv_heads=2)
 SMALL = dict(
     vocab=9, width=64, layers=3, max_length=16, attention=ATTENTION,
@@ -256,8 +256,8 @@ def test_remat_keeps_the_input_of_each_layer(scan, dtype):
 
     def activations(**changes):
         model = llama(width=width, heads=4, hidden=hidden, vocab=11, **changes)
-        spec = build.spec({"model": model})
-        module, inputs = build.model(spec), build.example(spec, batch, length)
+        spec = model_spec({"model": model})
+        module, inputs = spec.build(), spec.example(batch, length)
         params = jax.eval_shape(lambda i: module.init(jax.random.key(0), **i), inputs)
         return saved(lambda p, i: module.apply(p, **i), params, inputs).activations
 

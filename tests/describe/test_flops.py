@@ -9,16 +9,15 @@ from jax import numpy as jnp
 
 from tfm.describe.flops import Flops, count
 from tfm.describe.model import describe
-from tfm.models import build
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
+from tfm.layers.norm import NormSpec
 from tfm.models.spec import (
-    AttentionSpec,
     ConvolutionSpec,
     DecoderSpec,
     EncoderDecoderSpec,
     EncoderSpec,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
     RecurrentSpec,
 )
 from tfm.ops import products
@@ -65,7 +64,7 @@ MODELS = {
 
 def traced(spec):
     """The outputs as a function of params and inputs, what training differentiates, and shapes."""
-    module, inputs = build.model(spec), build.example(spec, BATCH, LENGTH)
+    module, inputs = spec.build(), spec.example(BATCH, LENGTH)
     init = lambda inputs: module.init(jax.random.key(0), **inputs)
     params = jax.eval_shape(init, inputs)["params"]
     forward = lambda params, inputs: module.apply({"params": params}, **inputs)
@@ -164,7 +163,7 @@ def test_recurrent_cells_count_every_step():
 
 def test_a_convolutional_classifier_counts_what_xla_counts():
     spec = ConvolutionSpec(vocab=50, width=16, channels=(32, 64), classes=3)
-    module, inputs = build.model(spec), build.example(spec, BATCH, LENGTH)
+    module, inputs = spec.build(), spec.example(BATCH, LENGTH)
     variables = jax.eval_shape(lambda i: module.init(jax.random.key(0), **i), inputs)
     lowered = jax.jit(lambda v, i: module.apply(v, **i)).lower(variables, inputs)
     theirs = lowered.compile().cost_analysis()["flops"]

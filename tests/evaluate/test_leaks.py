@@ -11,7 +11,6 @@ from tests.helpers.runs import Silent
 from tfm.config.names import UserError
 from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import eval_step
-from tfm.models import build
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
@@ -44,7 +43,7 @@ def leak(model, objective, dataset):
     opened, data = open_data(run(model, objective, dataset))
     entry = opened.objective.entry
     batch = next(eval_batches(entry, data["valid"], 12))
-    module = build.model(opened.model)
+    module = opened.model.build()
     variables = jit(module.init)(jax.random.key(0), **batch.inputs)
     step = jit(functools.partial(eval_step, module, entry))
     return find_leak(step, variables, entry, batch, data["valid"].vocab)

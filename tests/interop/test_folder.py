@@ -23,7 +23,6 @@ from tfm.interop import folder
 from tfm.interop.config_json import ConfigJson, parse_call
 from tfm.interop.convert import FAMILIES, to_huggingface
 from tfm.layers.stack import unrolled
-from tfm.models import build
 from tfm.models.spec import RecurrentSpec
 from tfm.run.folder import Folder
 from tfm.run.load import load
@@ -400,7 +399,7 @@ def test_trained_weights_tell_the_story_that_their_author_prints(tmp_path):
     assert run("import", str(STORIES), f"--workdir={tmp_path}/run") == 0
     loaded = load(f"{tmp_path}/run")
     spec, params = loaded.spec, loaded.params
-    module = build.model(spec)
+    module = spec.build()
 
     @jax.jit
     def step(tokens, length):
@@ -421,7 +420,7 @@ def test_trained_logits_equal_those_of_transformers(tmp_path):
     loaded = load(f"{tmp_path}/run")
     spec, params = loaded.spec, loaded.params
     tokens = np.random.default_rng(0).integers(0, 512, (2, 37))
-    ours = jit(build.model(spec).apply)({"params": params}, jnp.asarray(tokens))
+    ours = jit(spec.build().apply)({"params": params}, jnp.asarray(tokens))
     folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
     for where in (STORIES, tmp_path / "back"):
         model = transformers.AutoModelForCausalLM.from_pretrained(where)

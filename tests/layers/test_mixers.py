@@ -11,16 +11,11 @@ from jax import numpy as jnp
 
 from tests.helpers.quick import jit
 from tfm.config.names import UserError, read
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.mixers import MIXERS
 from tfm.layers.stack import unrolled
-from tfm.models import build
-from tfm.models.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    EncoderDecoderSpec,
-    EncoderSpec,
-    FeedForwardSpec,
-)
+from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 
 LENGTH, VOCAB = 7, 11
 MORE = ["convolution(window=4, depthwise=True)", "token_mlp(hidden=6)", "recurrent(cell='lstm')"]
@@ -51,9 +46,9 @@ def spec_of(mixer, family, **more):
 def model(mixer, family):
     """The module, variables that hide nothing behind zeros, and inputs."""
     spec = spec_of(mixer, family)
-    module = build.model(spec)
+    module = spec.build()
     rng = np.random.default_rng(0)
-    inputs = {k: rng.integers(0, VOCAB, x.shape) for k, x in build.example(spec, 3, LENGTH).items()}
+    inputs = {k: rng.integers(0, VOCAB, x.shape) for k, x in spec.example(3, LENGTH).items()}
     shapes = jax.eval_shape(lambda **x: module.init(jax.random.key(0), **x), **inputs)
     variables = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype) / 2, shapes)
     apply = jit(functools.partial(module.apply, method=None))
@@ -74,7 +69,7 @@ WRITING = [(mixer, family) for mixer, family in COMBINATIONS if family != "encod
 @pytest.mark.parametrize("family", ["decoder", "encoder_decoder"])
 def test_a_mixer_that_sees_later_tokens_is_refused_in_a_decoder(mixer, family):
     with pytest.raises(UserError, match="sees later tokens"):
-        build.model(spec_of(mixer, family))
+        spec_of(mixer, family).build()
 
 
 @pytest.mark.parametrize(("mixer", "family"), COMBINATIONS)
@@ -124,7 +119,7 @@ def test_no_output_depends_on_later_tokens(mixer, family):
 @pytest.mark.parametrize(("mixer", "family"), COMBINATIONS)
 def test_scanned_is_unrolled(mixer, family):
     spec, _, variables, inputs, apply = model(mixer, family)
-    other = build.model(dataclasses.replace(spec, scan=False))
+    other = dataclasses.replace(spec, scan=False).build()
     params = {"params": unrolled(variables["params"])}
     found = jit(other.apply)(params, **inputs)
     np.testing.assert_allclose(found, apply(variables, **inputs), atol=1e-5)

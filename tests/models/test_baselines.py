@@ -8,10 +8,10 @@ from jax import numpy as jnp
 from tests.helpers.by_hand import affine, float64, init, untouched
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
-from tfm.models import build
+from tfm.layers.block import DropoutSpec
 from tfm.models.bag import Bag
 from tfm.models.convolution import Convolution
-from tfm.models.spec import BagSpec, ConvolutionSpec, DropoutSpec
+from tfm.models.spec import BagSpec, ConvolutionSpec, model_spec
 from tfm.ops.dropout import Dropouts
 
 VOCAB, WIDTH, CLASSES = 10, 4, 3
@@ -188,9 +188,9 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
 def test_through_the_door():
     common = {"vocab": VOCAB, "width": 4, "classes": 2}
     for part in ({"family": "bag"}, {"family": "convolution", "channels": (3,)}):
-        spec = build.spec({"model": {**common, **part}})
-        module = build.model(spec)
-        assert set(build.example(spec, 2, 5)) == {"tokens_BT"}
+        spec = model_spec({"model": {**common, **part}})
+        module = spec.build()
+        assert set(spec.example(2, 5)) == {"tokens_BT"}
         assert type(module).__name__.lower() == part["family"]
 
 

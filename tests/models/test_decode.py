@@ -11,17 +11,11 @@ from jax import numpy as jnp
 from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.mixers import MIXERS, attention
-from tfm.models import build
-from tfm.models.spec import (
-    AttentionSpec,
-    DecoderSpec,
-    EncoderDecoderSpec,
-    FeedForwardSpec,
-    PositionSpec,
-    RecurrentSpec,
-    SeqToSeqSpec,
-)
+from tfm.models.spec import FAMILIES, DecoderSpec, EncoderDecoderSpec, RecurrentSpec, SeqToSeqSpec
 from tfm.ops.positions import POSITIONS
 from tfm.ops.scores import SCORES, Score
 
@@ -43,18 +37,18 @@ def transformer(cls, scheme="sinusoidal", share=True, heads=2, **changes):
         position=PositionSpec(scheme=scheme, share=share),
         **changes,
     )  # fmt: skip
-    return build.model(spec)
+    return spec.build()
 
 
 def recurrent(**options):
-    return build.model(RecurrentSpec(vocab=VOCAB, width=6, hidden=5, **options))
+    return RecurrentSpec(vocab=VOCAB, width=6, hidden=5, **options).build()
 
 
 def seq2seq(attention=None, **options):
     attention = attention and AttentionSpec(**attention)
-    return build.model(
-        SeqToSeqSpec(vocab=VOCAB, width=6, hidden=6, max_length=8, attention=attention, **options)
-    )
+    return SeqToSeqSpec(
+        vocab=VOCAB, width=6, hidden=6, max_length=8, attention=attention, **options
+    ).build()
 
 
 def decoder(**changes):
@@ -152,7 +146,7 @@ def test_decoding_gives_the_logits_of_the_full_pass(name):
 
 
 def test_every_family_that_writes_is_here():
-    writes = {name for name, model in build.MODELS.items() if hasattr(model, "decode")}
+    writes = {name for name, own in FAMILIES.items() if hasattr(own.module, "decode")}
     assert writes == {make().spec.family for make in MODELS.values()}
 
 

@@ -16,12 +16,12 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tests.test_configs import shrink, tree
 from tfm.config.names import read
+from tfm.config.spec import to_tree
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Context
 from tfm.layers.dims import DTYPES, Dims
 from tfm.layers.mixers import MIXERS
-from tfm.models import build
-from tfm.models.spec import FAMILIES
+from tfm.models.spec import FAMILIES, model_spec
 from tfm.ops import masks
 from tfm.ops.positions import relative
 from tfm.ops.scores import SCORES
@@ -53,17 +53,17 @@ def noisy(tree):
 @pytest.mark.parametrize("where", MODELS)
 def test_every_parameter_of_every_family(where):
     batch, length = MODELS[where]
-    spec = shrink(build.spec(tree(where)))
-    if hasattr(spec, "max_length"):
+    spec = shrink(model_spec(tree(where)))
+    if "max_length" in to_tree(spec):
         spec = dataclasses.replace(spec, max_length=length)
     rng = np.random.default_rng(0)
-    shapes = build.example(spec, batch, length)
+    shapes = spec.example(batch, length)
     inputs = {name: rng.integers(0, spec.vocab, x.shape) for name, x in shapes.items()}
-    start = jit(lambda: build.model(spec).init(jax.random.key(0), **inputs))()
+    start = jit(lambda: spec.build().init(jax.random.key(0), **inputs))()
     start = {**start, "params": noisy(start["params"])}
 
     def gradient(dtype):
-        module = build.model(dataclasses.replace(spec, dtype=dtype))
+        module = dataclasses.replace(spec, dtype=dtype).build()
 
         def loss(params):
             out = module.apply({**start, "params": params}, **inputs)
@@ -75,8 +75,8 @@ def test_every_parameter_of_every_family(where):
 
 
 def test_no_family_is_left_out():
-    tested = {build.spec(tree(where)).family for where in MODELS}
-    in_float32 = {name for name, cls in FAMILIES.items() if not hasattr(cls, "dtype")}
+    tested = {model_spec(tree(where)).family for where in MODELS}
+    in_float32 = {name for name, own in FAMILIES.items() if not hasattr(own.spec, "dtype")}
     assert in_float32 == {"word2vec"}
     assert tested | in_float32 == set(FAMILIES)
 
@@ -108,7 +108,7 @@ def test_every_parameter_of_a_score_and_of_relative_positions(score):
 @pytest.mark.parametrize("name", [name for name in MIXERS if name != "attention"])
 def test_every_parameter_of_a_mixer(name):
     x = np.random.default_rng(2).normal(size=(256, 16, 8)).astype(np.float32)
-    spec = shrink(build.spec(tree("gpt2:small")))
+    spec = shrink(model_spec(tree("gpt2:small")))
     make = lambda dims: read(name, MIXERS, "mixer").make(spec, dims, None)
     exact, half = gradients(make, x, Context(masks.causal()))
     assert_near(half, exact, name)

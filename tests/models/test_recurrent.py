@@ -6,10 +6,11 @@ from jax import numpy as jnp
 from tests.helpers import by_hand
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
+from tfm.layers.block import DropoutSpec
+from tfm.layers.init import InitSpec
 from tfm.layers.recurrent import CELLS
-from tfm.models import build
 from tfm.models.recurrent import Recurrent
-from tfm.models.spec import DropoutSpec, InitSpec, RecurrentSpec
+from tfm.models.spec import RecurrentSpec, model_spec
 from tfm.ops.dropout import Dropouts
 
 VOCAB, WIDTH, HIDDEN, VECTOR = 11, 6, 5, 4
@@ -199,11 +200,11 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters(cell):
 def test_through_the_door():
     for options in ({"shape": "1:N", "vector": 3}, {"shape": "N:1", "bidirectional": True}):
         part = {"family": "recurrent", "vocab": VOCAB, "width": 4, "hidden": 4, **options}
-        spec = build.spec({"model": part})
-        assert isinstance(build.model(spec), Recurrent)
-        assert ("vector_BD" in build.example(spec, 2, 5)) == (spec.shape == "1:N")
+        spec = model_spec({"model": part})
+        assert isinstance(spec.build(), Recurrent)
+        assert ("vector_BD" in spec.example(2, 5)) == (spec.shape == "1:N")
     with pytest.raises(UserError, match="model.vector is missing, and no data set is there"):
-        build.model(model(shape="1:N").spec)
+        model(shape="1:N").spec.build()
 
 
 @pytest.mark.parametrize(

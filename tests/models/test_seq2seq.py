@@ -6,9 +6,11 @@ from jax import numpy as jnp
 from tests.helpers import by_hand, oracle
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
-from tfm.models import build
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.block import DropoutSpec
+from tfm.layers.init import InitSpec
 from tfm.models.seq2seq import SeqToSeq
-from tfm.models.spec import DECODERS, AttentionSpec, DropoutSpec, InitSpec, SeqToSeqSpec
+from tfm.models.spec import DECODERS, SeqToSeqSpec, model_spec
 from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 
@@ -236,9 +238,9 @@ def test_bfloat16_computes_in_bfloat16_with_float32_parameters():
 def test_through_the_door():
     part = {"family": "seq2seq", "vocab": VOCAB, "width": 4, "hidden": 4}
     part["attention"] = {"heads": 2, "score": "additive"}
-    spec = build.spec({"model": part})
-    assert isinstance(build.model(spec), SeqToSeq)
-    assert set(build.example(spec, 2, 5)) == {"source_BS", "decoder_input_BT"}
+    spec = model_spec({"model": part})
+    assert isinstance(spec.build(), SeqToSeq)
+    assert set(spec.example(2, 5)) == {"source_BS", "decoder_input_BT"}
 
 
 def test_the_score_none_leaves_the_attention_out():

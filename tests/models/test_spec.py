@@ -1,11 +1,13 @@
-"""What a model's config may not say, and how it is told."""
+"""Wrong model configs are refused with a clear message; specs declare what their modules can do."""
 
 import dataclasses
+import functools
+import inspect
 
 import pytest
 
 from tfm.config.names import UserError
-from tfm.models import build
+from tfm.models.spec import FAMILIES, RecurrentSpec, model_spec
 
 SMALL = {
     "vocab": 13,
@@ -18,8 +20,8 @@ SMALL = {
 
 
 def make(family, **changes):
-    spec = build.spec({"model": {**SMALL, "family": family, **changes}})
-    return build.model(spec), spec
+    spec = model_spec({"model": {**SMALL, "family": family, **changes}})
+    return spec.build(), spec
 
 
 @pytest.mark.parametrize(
@@ -94,13 +96,13 @@ def test_what_cannot_work_is_named(family, changes, message):
 
 def test_a_config_without_a_model_is_named():
     with pytest.raises(UserError, match="no group 'model'"):
-        build.spec({"modle": {}})
+        model_spec({"modle": {}})
     with pytest.raises(UserError, match="missing key 'model.family'"):
-        build.spec({"model": {"family": ["decoder"]}})
+        model_spec({"model": {"family": ["decoder"]}})
     with pytest.raises(UserError, match="missing key 'model.family', one of: encoder, decoder"):
-        build.spec({"model": {}})
+        model_spec({"model": {}})
     with pytest.raises(UserError, match="missing key 'model.width'"):
-        build.spec({"model": {"family": "decoder"}})
+        model_spec({"model": {"family": "decoder"}})
     with pytest.raises(UserError, match="model.vocab is missing, and no data set is there"):
         make("decoder", vocab=None)
 
@@ -109,3 +111,37 @@ def test_specs_are_hashable_and_comparable():
     _, spec = make("decoder")
     assert hash(spec) == hash(dataclasses.replace(spec))
     assert spec != dataclasses.replace(spec, layers=3)
+
+
+SIZES = {"vocab": 9, "width": 8, "layers": 1, "max_length": 8, "hidden": 8, "channels": (4,),
+         "classes": 3, "attention": {"heads": 2}, "feedforward": {"width": 8}}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_capabilities_are_those_of_the_module(name):
+    family = FAMILIES[name]
+    fields = {field.name for field in dataclasses.fields(family.spec)} - {"classes"}
+    hidden = {"hidden": (8,)} if name == "bag" else {}
+    classes = {"classes": 3} if name in ("bag", "convolution") else {}
+    tree = {k: v for k, v in (SIZES | hidden).items() if k in fields} | {"family": name} | classes
+    spec = model_spec({"model": tree})
+    takes = inspect.signature(family.module.__call__).parameters
+    assert spec.has_source == ("source_BS" in takes)
+    assert spec.packs == any("segment" in name for name in takes)
+    assert spec.decodes == hasattr(family.module, "decode")
+    assert set(spec.example(2, 3)) <= set(takes)
+    assert spec.build().spec == spec
+
+
+def test_capabilities_follow_the_settings():
+    recurrent = functools.partial(RecurrentSpec, vocab=9, width=8, hidden=8)
+    assert recurrent(shape="1:N", vector=4).from_vector
+    assert recurrent(shape="N:1").classifies
+    assert not recurrent(shape="N:1").decodes
+    assert not recurrent(bidirectional=True).decodes
+    assert recurrent().max_length is None
+    encoder = {"family": "encoder", **SIZES}
+    del encoder["hidden"], encoder["channels"]
+    both = model_spec({"model": {**encoder, "outputs": ("masked_lm", "tag")}})
+    assert (both.fills, both.classifies, both.attends) == (True, True, True)
+    assert not model_spec({"model": {**encoder, "outputs": ("tag",)}}).fills

@@ -18,7 +18,7 @@ from tfm.layers.mixers import MIXERS
 from tfm.layers.mixers import attention as attention_mixer
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.stack import scanned, unrolled
-from tfm.models import build
+from tfm.models.spec import model_spec
 from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 
@@ -38,8 +38,8 @@ DROPS = Dropouts(
 
 
 def make(family, **changes):
-    spec = build.spec({"model": {**SMALL, "family": family, **changes}})
-    return build.model(spec), spec
+    spec = model_spec({"model": {**SMALL, "family": family, **changes}})
+    return spec.build(), spec
 
 
 def init(module, *args):

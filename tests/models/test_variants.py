@@ -15,7 +15,6 @@ from tfm.layers.context import Context
 from tfm.layers.dims import Dims
 from tfm.layers.feedforward import FeedForward, FeedForwardSpec
 from tfm.layers.norm import NormSpec
-from tfm.models import build
 from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec, SeqToSeqSpec
 from tfm.ops import masks
 from tfm.ops.attend import attend
@@ -132,7 +131,7 @@ def test_the_unit_position_counts_real_tokens_only():
     spec = to_spec(
         EncoderSpec, {**TREE, "position": {"scheme": "unit"}, "outputs": ("tag",), "classes": 3}
     )
-    module = build.model(spec)
+    module = spec.build()
     tokens = np.arange(6)[None] % 11
     variables = module.init(jax.random.key(0), tokens)
     valid = np.arange(6)[None] < 4
@@ -144,7 +143,7 @@ def test_the_unit_position_counts_real_tokens_only():
 def test_positions_that_change_with_the_length_are_refused_in_a_decoder():
     tree = {**TREE, "family": "decoder", "position": {"scheme": "unit"}}
     with pytest.raises(UserError, match="position.scheme='unit' depends on later tokens"):
-        build.model(to_spec(DecoderSpec, tree))
+        to_spec(DecoderSpec, tree).build()
 
 
 @pytest.mark.parametrize("kind", ["batch", "sentence"])
@@ -179,7 +178,7 @@ def test_norms_by_definition(kind):
 def test_a_sentence_norm_is_refused_in_a_decoder():
     tree = {**TREE, "family": "decoder", "norm": {"kind": "sentence"}}
     with pytest.raises(UserError, match="norm.kind='sentence' sees later tokens"):
-        build.model(to_spec(DecoderSpec, tree))
+        to_spec(DecoderSpec, tree).build()
 
 
 @pytest.mark.parametrize("family", ["encoder_decoder", "seq2seq"])
@@ -196,7 +195,7 @@ def test_one_vocabulary_or_two(family):
     source, target = np.arange(4)[None], np.arange(5)[None]
 
     def shapes(**more):
-        module = build.model(to_spec(cls, {**tree, **more}))
+        module = to_spec(cls, {**tree, **more}).build()
         variables = module.init(jax.random.key(0), source, target)
         found = {name: variables["params"].get(name) for name in embeds}
         sizes = {k: v and v["token"]["embedding"].shape for k, v in found.items()}
@@ -215,7 +214,7 @@ def test_contexts_of_a_recurrent_encoder():
     source, valid = np.arange(10).reshape(2, 5), np.arange(5)[None] < np.array([3, 5])[:, None]
 
     def context(name):
-        module = build.model(dataclasses.replace(base, context=name))
+        module = dataclasses.replace(base, context=name).build()
         variables = module.init(jax.random.key(0), source, source)
         call = {"source_valid_BS": jnp.asarray(valid)}
         cache = module.apply(variables, source, **call, method="init_cache")
@@ -242,7 +241,7 @@ def test_contexts_of_a_recurrent_encoder():
 def test_teacher_forcing_at_a_rate(score):
     """At 0 it is the plain pass; near 1 the decoder reads only what it predicts itself."""
     attention = AttentionSpec(heads=1, score=score)
-    module = build.model(SeqToSeqSpec(vocab=11, width=8, hidden=8, attention=attention))
+    module = SeqToSeqSpec(vocab=11, width=8, hidden=8, attention=attention).build()
     rng = np.random.default_rng(0)
     source, target = rng.integers(0, 11, (2, 3, 6))
     shapes = jax.eval_shape(module.init, jax.random.key(0), source, target)
@@ -287,7 +286,7 @@ def test_what_would_be_ignored_or_cannot_be_is_refused(changes, message):
 @pytest.mark.parametrize("kind", ["batch", "sentence"])
 def test_padding_changes_nothing_in_the_masked_lm_head(kind):
     spec = to_spec(EncoderSpec, {**TREE, "norm": {"kind": kind}, "outputs": ("masked_lm",)})
-    module = build.model(spec)
+    module = spec.build()
     tokens, valid = np.arange(6)[None], np.arange(6)[None] < 4
     variables = module.init(jax.random.key(0), tokens)
     other = np.where(valid, tokens, 9)
@@ -302,6 +301,6 @@ def test_padding_changes_nothing_in_the_masked_lm_head(kind):
 
 def test_packed_rows_are_refused_where_segments_would_mix():
     for changes in ({"mixer": "convolution"}, {"norm": {"kind": "sentence"}}):
-        module = build.model(to_spec(EncoderSpec, {**TREE, **changes}))
+        module = to_spec(EncoderSpec, {**TREE, **changes}).build()
         with pytest.raises(UserError, match="cannot keep the segments of a packed row apart"):
             module.init(jax.random.key(0), np.zeros((1, 4), int), segment_BT=np.zeros((1, 4), int))

@@ -5,8 +5,8 @@ from jax import numpy as jnp
 
 from tests.helpers.by_hand import init
 from tfm.config.names import UserError
-from tfm.models import build, word2vec
-from tfm.models.spec import Word2VecSpec
+from tfm.models import word2vec
+from tfm.models.spec import Word2VecSpec, model_spec
 from tfm.objectives import word2vec as objective
 
 VOCAB, WIDTH = 12, 4
@@ -90,9 +90,9 @@ def test_every_word_in_the_middle(kind, average):
 def test_through_the_door():
     for kind, length in (("skip_gram", 1), ("cbow", 6)):
         part = {"family": "word2vec", "vocab": VOCAB, "width": WIDTH, "kind": kind}
-        spec = build.spec({"model": part})
-        assert isinstance(build.model(spec), word2vec.Word2Vec)
-        assert build.example(spec, 2, 6)["words_BC"].shape == (2, length)
+        spec = model_spec({"model": part})
+        assert isinstance(spec.build(), word2vec.Word2Vec)
+        assert spec.example(2, 6)["words_BC"].shape == (2, length)
 
 
 def test_bad_input_is_named():

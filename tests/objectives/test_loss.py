@@ -9,7 +9,7 @@ from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.metrics import head_options, sums_of
-from tfm.models import build
+from tfm.models.spec import model_spec
 from tfm.objectives.base import Batch, Objective, chunked_loss
 from tfm.objectives.next_token import NextToken
 from tfm.run.spec import RunSpec
@@ -71,10 +71,10 @@ CHUNKED = {
 def test_logits_in_parts_give_the_same_loss_and_gradients(family):
     """Of nine positions, four at a time; and never are all logits there at once. Of each row two to
     four are scored, so the third part is left out."""
-    spec = build.spec({"model": CHUNKED[family]})
-    module = build.model(spec)
+    spec = model_spec({"model": CHUNKED[family]})
+    module = spec.build()
     rng = np.random.default_rng(0)
-    names = build.example(spec, 3, 9)
+    names = spec.example(3, 9)
     inputs = {name: rng.integers(0, 50, x.shape, np.int32) for name, x in names.items()}
     weights = rng.permuted(np.arange(9) < np.array([[2], [3], [4]]), axis=1).astype(np.float32)
     batch = Batch(inputs, rng.integers(0, 50, (3, 9)), weights)

@@ -14,7 +14,7 @@ from tfm.data.datasets import open_dataset
 from tfm.data.plan.lengths import lengths_of
 from tfm.data.plan.order import Drawn, Kind, Packing
 from tfm.data.plan.packing import PackedRows, into_rows
-from tfm.models import build
+from tfm.models.spec import model_spec
 from tfm.objectives.batches import read_of, train_batch
 from tfm.objectives.packing import packed, positions
 from tfm.objectives.table import OBJECTIVES, open_sizes
@@ -113,7 +113,7 @@ def same(a, b):
 def test_packed_rows_have_the_loss_and_gradient_of_single_ones(objective, family, name, scheme):
     model = {"family": family, **TRANSFORMER, "position": {"scheme": scheme}}
     dataset, shown = opened(name), OBJECTIVES[objective]
-    module = build.model(open_sizes(build.spec({"model": model}), shown, dataset))
+    module = open_sizes(model_spec({"model": model}), shown, dataset).build()
     taken = positions(shown, dataset, lengths_of(dataset))
     plan = PackedRows(into_rows(taken, (20,) * taken.shape[1]), 4, seed=0)
     drawn = plan.draw(0)

@@ -11,9 +11,10 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError, read
 from tfm.config.spec import to_spec
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.stack import scanned, unrolled
-from tfm.models import build
-from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec
+from tfm.models.spec import DecoderSpec
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OPTIMIZERS, OptimizerSpec
 from tfm.optim.schedule import SCHEDULES
@@ -37,7 +38,7 @@ def random(like, seed):
 
 @pytest.fixture(scope="module")
 def params():
-    module, inputs = build.model(MODEL), build.example(MODEL, 1, 4)
+    module, inputs = MODEL.build(), MODEL.example(1, 4)
     shapes = jax.eval_shape(lambda **x: module.init(jax.random.key(0), **x), **inputs)["params"]
     return random(shapes, 0)
 

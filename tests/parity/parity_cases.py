@@ -13,7 +13,6 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tests.parity import torch_models
 from tfm.interop.convert import from_huggingface, to_huggingface
-from tfm.models import build
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 LENGTH, SOURCE, VOCAB = 7, 9, 23
@@ -136,7 +135,7 @@ def ours(config, shapes):
     else:
         spec, params = from_huggingface(config, weights)
         back = lambda grads: to_huggingface(spec, grads)[1]
-    module, batch = build.model(spec), inputs(config)
+    module, batch = spec.build(), inputs(config)
     valid = batch.get("valid_BT", batch.get("decoder_valid_BT"))
     states = spec.family == "encoder" and not spec.outputs
 

@@ -6,8 +6,8 @@ import pytest
 from jax import numpy as jnp
 
 from tests.parity.torch_models import cell_tree
-from tfm.models import build
-from tfm.models.spec import AttentionSpec, ConvolutionSpec, SeqToSeqSpec
+from tfm.layers.attention import AttentionSpec
+from tfm.models.spec import ConvolutionSpec, SeqToSeqSpec
 
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 
@@ -105,7 +105,7 @@ def test_additive_attention():
         }
 
     attention = AttentionSpec(heads=heads, head_width=2, score="additive")
-    module = build.model(SeqToSeqSpec(vocab=VOCAB, width=WIDTH, hidden=HIDDEN, attention=attention))
+    module = SeqToSeqSpec(vocab=VOCAB, width=WIDTH, hidden=HIDDEN, attention=attention).build()
 
     def loss(params):
         logits, intermediates = module.apply(
@@ -154,9 +154,9 @@ def test_convolution():
             },
         }
 
-    module = build.model(
-        ConvolutionSpec(vocab=VOCAB, width=WIDTH, channels=channels, window=window, classes=classes)
-    )
+    module = ConvolutionSpec(
+        vocab=VOCAB, width=WIDTH, channels=channels, window=window, classes=classes
+    ).build()
     params = ours_from(lambda x: x.detach().numpy().copy())
     stats = jax.jit(module.init)(jax.random.key(0), tokens)["batch_stats"]
 

@@ -4,14 +4,11 @@ import numpy as np
 
 from tfm.interop.convert import from_tensors, to_tensors
 from tfm.interop.family import Pair, linear, norm
-from tfm.models.spec import (
-    AttentionSpec,
-    EncoderDecoderSpec,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-    RecurrentSpec,
-)
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
+from tfm.layers.norm import NormSpec
+from tfm.models.spec import EncoderDecoderSpec, RecurrentSpec
 
 CELLS = {  # the order of torch's gates, and which of our kernels has the bias
     "rnn": ([""], "i"),

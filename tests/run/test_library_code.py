@@ -30,7 +30,7 @@ def test_a_table_that_unpacks_others_passes_its_names_on():
 
 
 def test_a_family_leaves_the_others_out():
-    names = {("tfm.models.build", "MODELS"): ["decoder"]}
+    names = {("tfm.models.spec", "FAMILIES"): ["decoder"]}
     found = text(names)
     assert "class Decoder" in found["tfm.models.decoder"]
     assert "tfm.models.word2vec" not in found

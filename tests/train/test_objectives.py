@@ -12,7 +12,7 @@ from tfm.data.dataset import Examples, Ragged
 from tfm.data.plan.order import Epochs
 from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.metrics import intervals, measured
-from tfm.models import build
+from tfm.models.spec import model_spec
 from tfm.objectives.batches import eval_batches, train_batch
 from tfm.objectives.table import OBJECTIVES, open_sizes
 from tfm.optim.optimizer import OptimizerSpec
@@ -64,8 +64,8 @@ def test_two_steps(name, chunk):
     model, dataset, metric = CASES[name]
     objective = read(name, OBJECTIVES, "objective")
     assert objective.refuses(dataset) is None
-    spec = open_sizes(build.spec({"model": model}), objective, dataset)
-    module = build.model(spec)
+    spec = open_sizes(model_spec({"model": model}), objective, dataset)
+    module = spec.build()
     opt, train = OptimizerSpec(learning_rate=0.01), TrainSpec(steps=2, loss_chunk=chunk)
     init, train_step, eval_step = steps.compiled(module, objective, opt, train)
     plan, numbers = Epochs(len(dataset), 4, 0), steps.numbers_of(opt, train, {}, 0)

@@ -10,8 +10,7 @@ import numpy as np
 
 from tfm.config.names import read
 from tfm.config.spec import Spec, replaced
-from tfm.models import build
-from tfm.models.spec import ModelSpec
+from tfm.models.spec import ModelSpec, model_spec
 from tfm.objectives.base import Batch
 from tfm.objectives.table import OBJECTIVES
 from tfm.optim.optimizer import OptimizerSpec
@@ -132,7 +131,7 @@ def our_step(
     `changes` are of the model's config, at dotted keys."""
     keep_memory()
     tree = replaced(Model, {"model": case.model}, dict(changes or {}))
-    module = build.model(build.spec(tree))
+    module = model_spec(tree).build()
     opt = OptimizerSpec(learning_rate=LEARNING_RATE, clip=CLIP, weight_decay=0.01)
     train = TrainSpec(steps=1_000_000, loss_chunk=loss_chunk)
     objective = read(OBJECTIVE.get(case.kind, "seq2seq"), OBJECTIVES, "objective")

@@ -22,8 +22,10 @@ from tfm.config import arguments
 from tfm.config.files import from_command_line
 from tfm.config.help import keys_text
 from tfm.config.spec import Named, Spec, SpecError, size, to_spec, to_tree
-from tfm.models import build
-from tfm.models.spec import AttentionSpec, DecoderSpec, FeedForwardSpec, PositionSpec
+from tfm.layers.attention import AttentionSpec
+from tfm.layers.embed import PositionSpec
+from tfm.layers.feedforward import FeedForwardSpec
+from tfm.models.spec import DecoderSpec
 from tfm.terminal import console, table
 
 MODEL = DecoderSpec(
@@ -83,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def measure(spec: CompileBench) -> list[Row]:
-    build.model(spec.model)
+    spec.model.build()
     cells = [(layers, scan) for scan in spec.scan for layers in spec.layers]
     seconds: dict[tuple[int, bool], list[float]] = {cell: [] for cell in cells}
     turns = [cell for _ in range(spec.rounds) for cell in cells]
@@ -96,8 +98,8 @@ def measure(spec: CompileBench) -> list[Row]:
 
 def _compile(spec: CompileBench, layers: int, scan: bool) -> float:
     model = dataclasses.replace(spec.model, layers=layers, scan=scan)
-    module = build.model(model)
-    inputs = build.example(model, spec.batch, spec.length)
+    module = model.build()
+    inputs = model.example(spec.batch, spec.length)
     params = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
 
     def loss(params, inputs):

@@ -26,7 +26,7 @@ from tfm.config.files import from_command_line
 from tfm.config.help import keys_text
 from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 from tfm.describe import model as describe
-from tfm.models import build
+from tfm.models.spec import model_spec
 from tfm.terminal import console, table
 
 OURS = "tfm"
@@ -109,7 +109,7 @@ def measure(spec: TrainBench) -> Iterator[Row]:
 def gflop(case: Case) -> float:
     """Of one step, as `tfm describe` counts them."""
     inputs = case.data.inputs
-    return describe.flops(build.spec({"model": case.model}), inputs)[1].total / 1e9
+    return describe.flops(model_spec({"model": case.model}), inputs)[1].total / 1e9
 
 
 def _table(spec: TrainBench, rows: Sequence[Row]) -> Any:

@@ -24,8 +24,7 @@ from tfm.config.names import UserError
 from tfm.config.spec import Tree
 from tfm.describe.model import describe
 from tfm.describe.show import show, to_json
-from tfm.models import build
-from tfm.models.spec import ModelSpec
+from tfm.models.spec import ModelSpec, model_spec
 from tfm.run.spec import RunSpec, open_data, read
 
 
@@ -47,7 +46,7 @@ def _model(tree: Tree) -> ModelSpec:
     """The model of a config. With data, it is the one that would be trained."""
     if "data" in tree:
         return open_data(read(tree))[0].model
-    spec = build.spec(tree)
+    spec = model_spec(tree)
     if spec.vocab is None:
         raise UserError("model.vocab is open, and there is no data: write --config.model.vocab=N")
     return spec

@@ -19,9 +19,8 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.layers.stack import unrolled
-from tfm.models import build
 from tfm.models.common import Cache
-from tfm.models.spec import ModelSpec
+from tfm.models.spec import FAMILIES, ModelSpec
 
 SHORTEST = 16  # bucket
 LEAST_CACHE = 128  # tokens that a cache has room for, if so many are needed
@@ -110,20 +109,20 @@ def programs(fn: Callable[..., Any], **options: Any) -> Programs:
 def unrolled_model(spec: ModelSpec, variables: Any) -> tuple[Any, Any]:
     """The same model with its layers one by one: then each layer's cache is written in its place,
     and none is copied."""
-    if not hasattr(build.MODELS[spec.family], "decode"):
+    if not hasattr(FAMILIES[spec.family].module, "decode"):
         raise UserError(
             f"model.family={spec.family!r} writes nothing; those that do: "
-            + ", ".join(name for name, own in build.MODELS.items() if hasattr(own, "decode"))
+            + ", ".join(name for name, own in FAMILIES.items() if hasattr(own.module, "decode"))
         )
     if getattr(spec, "scan", False):
         spec = dataclasses.replace(spec, scan=False, remat="none")  # type: ignore[call-arg]
         variables = unrolled(variables)
-    return build.model(spec), jax.tree.map(jnp.asarray, variables)
+    return spec.build(), jax.tree.map(jnp.asarray, variables)
 
 
 def longest(spec: ModelSpec) -> int | None:
     """How many tokens a model was made for, on each side; None: any number."""
-    return getattr(spec, "max_length", None)
+    return spec.max_length
 
 
 def bucket(length: int, most: int | None = None) -> int:

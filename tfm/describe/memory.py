@@ -8,7 +8,6 @@ import jax
 
 from tfm.config.names import UserError
 from tfm.layers.block import BlockSpec
-from tfm.models import build
 from tfm.models.common import slots
 from tfm.models.spec import ModelSpec
 
@@ -85,13 +84,13 @@ class Cache:
 
 def cache(spec: ModelSpec) -> Cache | None:
     """From the shapes of the model's own cache. None: it cannot decode with one."""
-    module, inputs = build.model(spec), build.example(spec, 1, 1)
+    module, inputs = spec.build(), spec.example(1, 1)
     if not hasattr(module, "init_cache"):
         return None
     variables = jax.eval_shape(lambda inputs: module.init(jax.random.key(0), **inputs), inputs)
 
     def bytes_of(length: int, source: int) -> int:
-        inputs = build.example(spec, 1, source)
+        inputs = spec.example(1, source)
 
         def init_cache(variables, inputs):
             first = inputs.get("source_BS", 1)  # without a source, the batch

@@ -14,8 +14,8 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.describe.flops import Flops, count
 from tfm.describe.memory import Cache, cache, saved, size
-from tfm.models import build
-from tfm.models.spec import AttentionSpec, ModelSpec
+from tfm.layers.attention import AttentionSpec
+from tfm.models.spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Description:
 def describe(spec: ModelSpec, batch: int = 1, length: int | None = None) -> Description:
     if length is None:
         length = min(getattr(spec, "max_length", None) or 128, 2048)
-    module, inputs = build.model(spec), build.example(spec, batch, length)
+    module, inputs = spec.build(), spec.example(batch, length)
     # Skip-gram reads one word, whatever length is asked for.
     length = inputs.get("decoder_input_BT", next(iter(inputs.values()))).shape[1]
     order: dict[tuple[str, ...], int] = {}  # of modules, by their paths
@@ -85,7 +85,7 @@ def describe(spec: ModelSpec, batch: int = 1, length: int | None = None) -> Desc
 
 def flops(spec: ModelSpec, inputs: Mapping[str, Any]) -> tuple[Flops, Flops]:
     """Of the forward pass, and of forward and backward, for inputs of these shapes."""
-    module = build.model(_all_pairs(spec))
+    module = _all_pairs(spec).build()
     variables = dict(_init(module, inputs))
     args = variables.pop("params"), (variables, inputs)
     return (

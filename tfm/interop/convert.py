@@ -17,7 +17,6 @@ from tfm.interop import bert, gpt2, llama, t5
 from tfm.interop.config_json import MOST, ConfigJson, parse_call
 from tfm.interop.family import Family, Pair
 from tfm.layers.stack import SCANNED, scanned, unrolled
-from tfm.models import build
 from tfm.models.spec import EncoderDecoderSpec
 from tfm.ops.positions import POSITIONS
 
@@ -186,7 +185,7 @@ def _check(expected: Shapes, given: Shapes) -> None:
 def _shapes(spec: Any, scan: bool) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter."""
     spec = dataclasses.replace(spec, scan=scan)
-    module, inputs = build.model(spec), build.example(spec, 1, 1)
+    module, inputs = spec.build(), spec.example(1, 1)
     tree = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     return {path: leaf.shape for path, leaf in flatten_dict(tree["params"], sep="/").items()}
 

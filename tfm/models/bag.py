@@ -3,7 +3,7 @@
 Of two sentences it takes both means, their difference and their product.  Mou et al. 2016.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import linen as nn
 from jax import Array
@@ -11,14 +11,16 @@ from jax import numpy as jnp
 
 from tfm.layers.embed import TokenEmbedding
 from tfm.models.common import check_capture, check_valid, known, outputs
-from tfm.models.spec import BagSpec
 from tfm.ops.dropout import Dropouts, drop
+
+if TYPE_CHECKING:
+    from tfm.models.spec import BagSpec
 
 
 class Bag(nn.Module):
     """Logits BV of classes."""
 
-    spec: BagSpec
+    spec: "BagSpec"
 
     @nn.compact
     def __call__(

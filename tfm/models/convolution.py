@@ -1,6 +1,6 @@
 """A convolutional classifier: each window sees only its neighbourhood.  Kim 2014."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import linen as nn
 from jax import Array
@@ -9,14 +9,16 @@ from jax import numpy as jnp
 from tfm.layers.convolution import ConvolutionBlock, blank
 from tfm.layers.embed import TokenEmbedding
 from tfm.models.common import check_capture, check_valid, known, outputs
-from tfm.models.spec import ConvolutionSpec
 from tfm.ops.dropout import Dropouts, drop
+
+if TYPE_CHECKING:
+    from tfm.models.spec import ConvolutionSpec
 
 
 class Convolution(nn.Module):
     """Logits BV of classes, from the greatest of each channel over time."""
 
-    spec: ConvolutionSpec
+    spec: "ConvolutionSpec"
 
     @nn.compact
     def __call__(

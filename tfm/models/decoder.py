@@ -1,6 +1,6 @@
 """Decoder-only models: every token sees what came before.  GPT-2, LLaMA; prefix LMs."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import linen as nn
 from jax import Array
@@ -21,15 +21,17 @@ from tfm.models.common import (
     slots,
     visible,
 )
-from tfm.models.spec import DecoderSpec
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
+
+if TYPE_CHECKING:
+    from tfm.models.spec import DecoderSpec
 
 
 class Decoder(nn.Module):
     """Logits BTV of the next token."""
 
-    spec: DecoderSpec
+    spec: "DecoderSpec"
 
     def setup(self) -> None:
         spec = self.spec

@@ -1,6 +1,6 @@
 """Encoder-only models: every token sees both sides.  BERT, Devlin et al. 2019."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import linen as nn
@@ -15,15 +15,17 @@ from tfm.layers.feedforward import ACTIVATIONS, GATED
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
 from tfm.models.common import check_capture, check_packed, known, outputs, visible
-from tfm.models.spec import EncoderSpec
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.products import add_last
+
+if TYPE_CHECKING:
+    from tfm.models.spec import EncoderSpec
 
 
 class Encoder(nn.Module):
     """Logits of its output; with several outputs a dict of them by name; with none, the states."""
 
-    spec: EncoderSpec
+    spec: "EncoderSpec"
 
     @nn.compact
     def __call__(

@@ -1,6 +1,6 @@
 """Encoder–decoder models: read one sequence, write another.  Vaswani et al. 2017; T5, UL2."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import linen as nn
 from jax import Array
@@ -21,15 +21,17 @@ from tfm.models.common import (
     slots,
     visible,
 )
-from tfm.models.spec import EncoderDecoderSpec
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts
+
+if TYPE_CHECKING:
+    from tfm.models.spec import EncoderDecoderSpec
 
 
 class EncoderDecoder(nn.Module):
     """Logits BTV of the next target token. One embedding serves both sides, or each has its own."""
 
-    spec: EncoderDecoderSpec
+    spec: "EncoderDecoderSpec"
 
     def setup(self) -> None:
         spec = self.spec

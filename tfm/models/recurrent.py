@@ -1,6 +1,6 @@
 """Recurrent networks: a label for each token, one for all, or a sequence from one vector."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import linen as nn
 from jax import Array
@@ -11,15 +11,17 @@ from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Carries, RecurrentStack, Start, final, zero_carry
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs
-from tfm.models.spec import RecurrentSpec
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.shapes import check
+
+if TYPE_CHECKING:
+    from tfm.models.spec import RecurrentSpec
 
 
 class Recurrent(nn.Module):
     """o_t = V s_t + b′: logits BTV, or BV of the whole for N:1.  Elman 1990."""
 
-    spec: RecurrentSpec
+    spec: "RecurrentSpec"
 
     def setup(self) -> None:
         spec = self.spec

@@ -5,7 +5,7 @@ before each step of its cell (Bahdanau et al. 2015) or after it (Luong et al. 20
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import linen as nn
@@ -19,9 +19,11 @@ from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Attending, Carries, RecurrentStack, Start, final
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs, visible
-from tfm.models.spec import SeqToSeqSpec
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts, drop
+
+if TYPE_CHECKING:
+    from tfm.models.spec import SeqToSeqSpec
 
 
 class Cache(struct.PyTreeNode):
@@ -43,7 +45,7 @@ class SeqToSeq(nn.Module):
     Luong's the last layer's state attends, and the context meets it in tanh.
     """
 
-    spec: SeqToSeqSpec
+    spec: "SeqToSeqSpec"
 
     def setup(self) -> None:
         spec = self.spec

@@ -1,52 +1,82 @@
-"""What a model is: frozen dataclasses, one value for each choice.
+"""Model families: the spec of each, its capabilities, and the registry that pairs it with a module.
 
-`model.family` names one of FAMILIES; its other keys are the fields of that class. Where `vocab` or
-`classes` is None, it comes from the data.
+`model.family` names an entry of FAMILIES; the other keys of `model` are the fields of its spec.
+Where `vocab` or `classes` is None, the data supplies it.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jax
+from flax import linen as nn
+from jax import numpy as jnp
+from ml_collections import ConfigDict
 
 from tfm.config.names import UserError, pick
-from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size, to_spec
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import BlockSpec, DropoutSpec
 from tfm.layers.dims import CODINGS, DTYPES, Dims
-from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import ACTIVATIONS, FeedForwardSpec
+from tfm.layers.feedforward import ACTIVATIONS
 from tfm.layers.init import InitSpec
-from tfm.layers.norm import NormSpec
 from tfm.layers.recurrent import CELLS
+from tfm.models.bag import Bag
+from tfm.models.convolution import Convolution
+from tfm.models.decoder import Decoder
+from tfm.models.encoder import Encoder
+from tfm.models.encoder_decoder import EncoderDecoder
+from tfm.models.recurrent import Recurrent
+from tfm.models.seq2seq import SeqToSeq
+from tfm.models.word2vec import Word2Vec
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import POSITIONS
-
-__all__ = [
-    "FAMILIES",
-    "AttentionSpec",
-    "BagSpec",
-    "ConvolutionSpec",
-    "DecoderSpec",
-    "DropoutSpec",
-    "EncoderDecoderSpec",
-    "EncoderSpec",
-    "FeedForwardSpec",
-    "InitSpec",
-    "ModelSpec",
-    "NormSpec",
-    "PositionSpec",
-    "RecurrentSpec",
-    "SeqToSeqSpec",
-    "TransformerSpec",
-    "Word2VecSpec",
-]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSpec(Spec):
-    """What all families share."""
+    """The fields and capabilities that all families have.
+
+    A family overrides the capabilities that it has, as class attributes or properties.
+    """
 
     family: str = ""
     vocab: int | None = size(None)  # number of token ids
+
+    # Capabilities. Code outside of tfm/models asks for these, never for the name of the family.
+    has_source = False  # reads a source and predicts a target
+    packs = False  # accepts segments, so one row may hold several examples
+    max_length = cast(Any, None)  # longest input that it accepts; None: any
+
+    @property
+    def decodes(self) -> bool:
+        """True if it predicts next tokens, so that its module has `init_cache` and `decode`."""
+        return False
+
+    @property
+    def from_vector(self) -> bool:
+        """True if it starts from a vector (1:N)."""
+        return False
+
+    @property
+    def classifies(self) -> bool:
+        """True if it predicts classes, for the whole input or for each token."""
+        return False
+
+    @property
+    def fills(self) -> bool:
+        """True if it predicts hidden tokens of its input."""
+        return False
+
+    @property
+    def attends(self) -> bool:
+        """True if tokens attend to each other, or a decoder to its source."""
+        return False
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Sizes that must be known before the model is built."""
+        return ("vocab",)
 
     @classmethod
     def variant(cls, tree: Any, prefix: str = "") -> Any:
@@ -54,12 +84,41 @@ class ModelSpec(Spec):
             return cls
         if not isinstance(tree.get("family"), str):
             raise UserError(f"missing key '{prefix}family', one of: {', '.join(FAMILIES)}")
-        return pick(FAMILIES, tree["family"], f"{prefix}family")
+        return pick(FAMILIES, tree["family"], f"{prefix}family").spec
 
     def check(self) -> None:
-        known = {spec: name for name, spec in FAMILIES.items()}
-        if self.family != known.get(type(self), self.family):
-            raise SpecError("family", f"{{key}}={self.family!r} is not {known[type(self)]!r}")
+        names = [name for name, family in FAMILIES.items() if family.spec is type(self)]
+        if names and self.family not in names:
+            raise SpecError("family", f"{{key}}={self.family!r} is not {names[0]!r}")
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The dropout rate of each site that is on."""
+        dropout = getattr(self, "dropout", None)
+        sites = {} if dropout is None else dataclasses.asdict(dropout)
+        return {site: rate for site, rate in sites.items() if rate is not None}
+
+    def example(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of the inputs that the module must be called with."""
+        text = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+        if self.has_source:
+            return {"source_BS": text, "decoder_input_BT": text}
+        return {"tokens_BT": text}
+
+    def build(self) -> nn.Module:
+        """Returns the module. Raises before anything is compiled if the model cannot work."""
+        for name in self.needed:
+            if getattr(self, name) is None:
+                raise UserError(f"model.{name} is missing, and no data set is there to give it")
+        module = FAMILIES[self.family].module(self)
+        inputs = self.example(1, min(self.max_length or 4, 4))
+        try:
+            jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
+        except UserError as e:
+            raise UserError(f"model: {e}") from e
+        except (OverflowError, MemoryError) as e:
+            raise UserError(f"model: a size is beyond what arrays can have: {e}") from e
+        return module
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +150,7 @@ class TransformerSpec(BlockSpec, ModelSpec):
         sites = ["embedding", "attention", "residual", "feedforward", "output"]
         self.dropout.check_sites(*sites, *(["head"] if self.drops_head else []))
 
+    packs = True
     ties = False  # the head is the embedding
     drops_head = False
 
@@ -133,8 +193,20 @@ class EncoderSpec(TransformerSpec):
             raise SpecError("classes", f"{{key}}={self.classes}: no output has classes")
 
     @property
-    def ties(self) -> bool:  # type: ignore[override]
+    def fills(self) -> bool:
         return "masked_lm" in self.outputs
+
+    @property
+    def classifies(self) -> bool:
+        return bool(set(self.outputs) - {"masked_lm"})
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        return ("vocab", "classes") if self.classifies else ("vocab",)
+
+    @property
+    def ties(self) -> bool:  # type: ignore[override]
+        return self.fills
 
     @property
     def drops_head(self) -> bool:  # type: ignore[override]
@@ -146,6 +218,7 @@ class DecoderSpec(TransformerSpec):
     """Sees what came before: GPT-2, LLaMA."""
 
     family: str = "decoder"
+    decodes = True
     mask: Named = call(lambda: MASKS, "causal")
     tied: bool = True  # the head is the embedding
 
@@ -163,7 +236,7 @@ class EncoderDecoderSpec(TransformerSpec):
     """
 
     family: str = "encoder_decoder"
-    crosses = True
+    has_source = decodes = crosses = True
     decoder_layers: int | None = size(None)  # None: as many as layers
     decoder_scheme: Named | None = call(lambda: POSITIONS, None)  # None: position.scheme
     decoder_mask: Named = call(lambda: MASKS, "causal")
@@ -233,6 +306,28 @@ class RecurrentSpec(PlainSpec):
 
     sites = ("embedding", "residual", "head")
 
+    @property
+    def decodes(self) -> bool:
+        return not self.classifies and not self.bidirectional
+
+    @property
+    def from_vector(self) -> bool:
+        return self.shape == "1:N"
+
+    @property
+    def classifies(self) -> bool:
+        return self.shape == "N:1" or self.classes is not None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        return ("vocab", "vector") if self.from_vector else ("vocab",)
+
+    def example(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        inputs = super().example(batch, length)
+        if self.from_vector and self.vector is not None:
+            inputs["vector_BD"] = jax.ShapeDtypeStruct((batch, self.vector), jnp.float32)
+        return inputs
+
     def check(self) -> None:
         super().check()
         if self.vector is not None and self.shape not in (None, "1:N"):
@@ -264,6 +359,7 @@ class SeqToSeqSpec(PlainSpec):
     """N:M. The context is the encoder's last state, or all its states through an attention."""
 
     family: str = "seq2seq"
+    has_source = decodes = True
     cell: Named = choice(lambda: CELLS, "gru")
     hidden: int = size()
     layers: int = size(1)
@@ -316,6 +412,10 @@ class Word2VecSpec(ModelSpec):
     tied: bool = False  # the output matrix is the input matrix
     average: bool = False  # CBOW's context vectors are summed, or averaged
 
+    def example(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        words = batch, 1 if self.kind == "skip_gram" else length
+        return {"words_BC": jax.ShapeDtypeStruct(words, jnp.int32)}
+
     def check(self) -> None:
         super().check()
         if self.average and self.kind == "skip_gram":
@@ -327,6 +427,7 @@ class BagSpec(PlainSpec):
     """An MLP on the mean of the embeddings: blind to order."""
 
     family: str = "bag"
+    classifies, needed = True, ("vocab", "classes")
     hidden: tuple[int, ...] = size(())
     classes: int | None = size(None)
     activation: Named = choice(lambda: ACTIVATIONS, "relu")
@@ -337,6 +438,7 @@ class ConvolutionSpec(PlainSpec):
     """Blocks of convolution, batch norm, activation, pooling and dropout; then a classifier."""
 
     family: str = "convolution"
+    classifies, needed = True, ("vocab", "classes")
     channels: tuple[int, ...] = size()  # of each block
     window: int = size(3)
     pool: int = size(2)
@@ -350,13 +452,29 @@ class ConvolutionSpec(PlainSpec):
             raise SpecError("channels", "{key} is empty: give the channels of each block")
 
 
-FAMILIES: dict[str, type[ModelSpec]] = {
-    "encoder": EncoderSpec,
-    "decoder": DecoderSpec,
-    "encoder_decoder": EncoderDecoderSpec,
-    "recurrent": RecurrentSpec,
-    "seq2seq": SeqToSeqSpec,
-    "word2vec": Word2VecSpec,
-    "bag": BagSpec,
-    "convolution": ConvolutionSpec,
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A model family: the class of its spec, and the class of the module built from that spec."""
+
+    spec: type[ModelSpec]
+    module: Any
+
+
+FAMILIES = {
+    "encoder": Family(EncoderSpec, Encoder),
+    "decoder": Family(DecoderSpec, Decoder),
+    "encoder_decoder": Family(EncoderDecoderSpec, EncoderDecoder),
+    "recurrent": Family(RecurrentSpec, Recurrent),
+    "seq2seq": Family(SeqToSeqSpec, SeqToSeq),
+    "word2vec": Family(Word2VecSpec, Word2Vec),
+    "bag": Family(BagSpec, Bag),
+    "convolution": Family(ConvolutionSpec, Convolution),
 }
+
+
+def model_spec(config: ConfigDict | Mapping[str, Any]) -> ModelSpec:
+    """Returns the spec of a config's `model` group; checks every key and value."""
+    group = (config.to_dict() if isinstance(config, ConfigDict) else config).get("model")
+    if not isinstance(group, Mapping):
+        raise UserError("the config has no group 'model': add model = dict(family=…)")
+    return to_spec(ModelSpec, group, "model.")

@@ -1,6 +1,6 @@
 """Word2Vec: vectors of words that stand near each other.  Mikolov et al. 2013a, 2013b."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flax import linen as nn
 from jax import Array
@@ -10,17 +10,19 @@ from jax.nn import initializers
 from tfm.config.names import UserError
 from tfm.layers.init import uniform
 from tfm.models.common import check_capture, check_valid, known, outputs
-from tfm.models.spec import Word2VecSpec
 from tfm.ops.dropout import Dropouts
 from tfm.ops.masks import near
 from tfm.ops.shapes import check
+
+if TYPE_CHECKING:
+    from tfm.models.spec import Word2VecSpec
 
 
 class Word2Vec(nn.Module):
     """Logits of the word that is missing: two matrices, no bias, no activation. If they are tied,
     one matrix."""
 
-    spec: Word2VecSpec
+    spec: "Word2VecSpec"
 
     @nn.compact
     def __call__(

@@ -20,7 +20,6 @@ from tfm import runtime
 from tfm.config.files import user_entries
 from tfm.config.registries import TABLES
 from tfm.config.spec import differences, named
-from tfm.models import build
 from tfm.models.spec import FAMILIES
 from tfm.run import library_code
 from tfm.run.checkpoint import Checkpoints
@@ -68,8 +67,7 @@ def entries(run: RunSpec) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {_place(table): set() for table in TABLES.values()}
     for table, text in named(run):
         found.setdefault(_place(table), set()).update(text.names)
-    for table in (FAMILIES, build.MODELS):
-        found[_place(table)] = {run.model.family}
+    found[_place(FAMILIES)] = {run.model.family}
     return {place: sorted(names) for place, names in sorted(found.items()) if place}
 
 

@@ -12,8 +12,7 @@ from tfm.config.files import load as load_config
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
 from tfm.data.formats import corpus
-from tfm.models import build
-from tfm.models.spec import ModelSpec
+from tfm.models.spec import ModelSpec, model_spec
 from tfm.run.checkpoint import Checkpoints, evaluated
 from tfm.run.folder import Folder
 from tfm.run.imported import imported_tokenizer
@@ -110,7 +109,7 @@ def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = Fal
     path = pathlib.Path(folder)
     run, spec = read_spec(path, trust)
     step, variables, messages = Checkpoints(path, read_only=True).variables(checkpoint)
-    module = build.model(spec)
+    module = spec.build()
     return LoadedRun(path, step, spec, module, evaluated(variables), run, messages)
 
 
@@ -120,4 +119,4 @@ def read_spec(folder: pathlib.Path, trust: bool = False) -> tuple[RunSpec | None
     if "objective" in tree:
         run = of_tree(tree.to_dict(), str(folder))
         return run, run.model
-    return None, build.spec(tree)
+    return None, model_spec(tree)

@@ -1,7 +1,6 @@
 """What a run is: a model, its data, its objective, and how it is trained."""
 
 import dataclasses
-import inspect
 import os
 import re
 from typing import Any
@@ -16,9 +15,8 @@ from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset
 from tfm.data.formats.corpus import HOW_BAD
 from tfm.data.tokenizers.table import TOKENIZERS
-from tfm.models import build
 from tfm.models.common import check_packable
-from tfm.models.spec import ModelSpec, RecurrentSpec
+from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
@@ -120,7 +118,7 @@ class RunSpec(Spec):
                 "labels to smooth",
             )
         if self.train.loss_chunk is not None and not (
-            self.objective.entry.by_position and hasattr(build.MODELS[family], "logits")
+            self.objective.entry.by_position and hasattr(FAMILIES[family].module, "logits")
         ):
             raise SpecError(
                 "train.loss_chunk",
@@ -160,9 +158,8 @@ class RunSpec(Spec):
 
     def _check_pack(self) -> None:
         family = self.model.family
-        takes = inspect.signature(build.MODELS[family].__call__).parameters
         reason = f"a model of the family {family!r} cannot keep packed rows apart; attention can"
-        if any("segment" in name for name in takes):
+        if self.model.packs:
             try:
                 return check_packable(self.model)  # type: ignore[arg-type]
             except UserError as e:
@@ -233,7 +230,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)
     with traced(run):
-        _check_shapes(build.model(model), objective, found)
+        _check_shapes(model.build(), objective, found)
     return run, found
 
 

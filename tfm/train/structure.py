@@ -10,7 +10,6 @@ import jax
 from tfm.config.files import user_entries
 from tfm.config.spec import Named
 from tfm.describe import model as describe
-from tfm.models import build
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Share
 from tfm.optim.optimizer import OptimizerSpec
@@ -36,7 +35,7 @@ def _step_flops(model: Any, shapes: Any, own: Any) -> int:
 
 def numbers_of(run: RunSpec) -> steps.Numbers:
     """What of a run is given to its compiled step as arrays."""
-    return steps.numbers_of(run.optimizer, run.train, build.rates(run.model), run.seed)
+    return steps.numbers_of(run.optimizer, run.train, run.model.rates, run.seed)
 
 
 def compiled(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
@@ -53,7 +52,7 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
     """What is compiled: the run without its numbers. Its sizes are those of `open_data`."""
     model: Any = run.model
     if hasattr(model, "dropout"):
-        on = {site: _on(rate) for site, rate in build.rates(model).items()}
+        on = {site: _on(rate) for site, rate in model.rates.items()}
         model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **on))
     opt = dataclasses.replace(
         run.optimizer,
@@ -82,7 +81,7 @@ def _on(value: float | None) -> float | None:
 
 @functools.lru_cache(maxsize=16)
 def _compiled(model: Any, objective: Named, opt: OptimizerSpec, train: TrainSpec, own: Any) -> Any:
-    return steps.compiled(build.model(model), objective.entry, opt, train)
+    return steps.compiled(model.build(), objective.entry, opt, train)
 
 
 @functools.lru_cache(maxsize=16)
