@@ -46,7 +46,7 @@ def test_importing_tfm_is_enough_for_right_numbers():
 
 def test_a_wrong_compiler_stops_with_the_reason_and_the_cure():
     """The environment may override the flag; then the check finds what comes of it."""
-    code = "from tfm import cli; raise SystemExit(cli.main(['version']))"
+    code = "from tfm.cli.main import main; raise SystemExit(main(['version']))"
     found = start(code, XLA_FLAGS=f"{FUSION}=LIBRARY_FUSION_TYPE_DOT")
     if "compiler checked" in found.stdout:
         pytest.skip("this version of jaxlib is right with this flag")

@@ -198,9 +198,7 @@ def test_the_verb(write, capsys):
                   "wide": Score(lambda q, k, **at: dot(q, k)[0])}
         DATASETS = {"mine": known["copy"]}
     """)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["check", path, "--json"])
-    assert stop.value.code == 1
+    assert cli.main(["check", path, "--json"]) == 1
     lines = json.loads(capsys.readouterr().out)
     assert {line["check"] for line in lines if line["entry"] == "half" and line["passed"]} == {
         "pairs", "tiles", "hidden keys", "causality", "padding", "gradients", "compiled",

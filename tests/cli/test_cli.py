@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tfm.cli import main as cli
+from tfm.cli.bench import BENCHES
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -24,26 +25,25 @@ def tfm(*args, **options):
     )
 
 
-def test_a_reader_that_stops_early_is_no_error():
+def test_a_reader_that_stops_early_is_no_error(tmp_path):
     """As in `tfm describe … | head`."""
-    code = """
-import sys
-from tfm.cli import main as cli
-cli.VERBS["version"] = "tests.cli.test_cli:writes_much"
-sys.exit(cli.main(["version"]))
-"""
+    (tmp_path / "lines.py").write_text("def main(argv):\n    print('a line\\n' * 100_000)")
     reader, writer = os.pipe()
     os.close(reader)
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE
-    )
+    command = [sys.executable, "-m", "tfm.cli", str(tmp_path / "lines.py")]
+    run = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (run.returncode, run.stderr) == (141, b"")
 
 
-def writes_much(argv):
-    for _ in range(100_000):
-        print("a line")
+def test_a_file_is_a_verb(tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def main(argv):\n    print(argv)\n    return 7\n")
+    assert cli.main([str(mine), "--a", "b"]) == 7
+    assert capsys.readouterr().out == "['--a', 'b']\n"
+    mine.write_text("x = 1\n")
+    assert cli.main([str(mine)]) == 2
+    assert "mine.py defines no main(argv)" in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():
@@ -129,9 +129,11 @@ def test_bench_compile_measures():
 
 
 def test_every_verb_starts_somewhere():
-    for where in (*cli.VERBS.values(), *cli.BENCHES.values()):
-        module, _, function = where.partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
+    for name, file in cli.verbs().items():
+        assert callable(importlib.import_module(f"tfm.cli.{file.stem}").main)
+        assert f"  {name} " in cli.usage()
+    for name in BENCHES:
+        assert callable(importlib.import_module(f"tfm.bench.{name}").main)
 
 
 def test_version():

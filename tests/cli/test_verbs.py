@@ -335,7 +335,7 @@ def test_neighbors_by_definition(runs, capsys):
         (
             "text",
             ["generate", "RUN", "a", "b"],
-            r"expected 1 folder, and a text \(in quotes\), but got 3",
+            "unexpected argument 'b'; write a text in quotes",
         ),
         ("text", ["generate", "RUN", "a" * 30], "has 30 tokens, and the model was made for 24"),
         ("text", ["generate", "RUN", "aaaa", "--max_new=30"], "at most 21 can follow"),

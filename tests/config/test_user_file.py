@@ -106,7 +106,7 @@ def test_ideas_from_outside_are_swept(tmp_path):
     (study / "config.py").write_text(CONFIG)
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = run("sweep", study, "--workdir", env=env)
-    assert "gives no value" in done.stderr
+    assert "has no value" in done.stderr
     done = run("sweep", study, f"--workdir={tmp_path / 'runs'}", "--quiet", env=env)
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "runs" / "results.csv") as file:

@@ -301,11 +301,11 @@ def test_statistics_are_no_parameters():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--batch=0"], "--batch=N, a whole number of at least 1"),
-        (["--batch=x"], "'--batch=x': write --batch=N"),
-        (["--batch=-1"], "--batch=N"),
-        (["--length"], "--length gives no value"),
-        (["--length=1.5"], "--length=N"),
+        (["--batch=0"], "--batch: '0' is not a whole number of at least 1"),
+        (["--batch=x"], "--batch: 'x' is not a whole number"),
+        (["--batch=-1"], "--batch: '-1' is not a whole number"),
+        (["--length"], "--length has no value: write --length=VALUE"),
+        (["--length=1.5"], "--length: '1.5' is not a whole number"),
         (["--length=8", "--length=9"], "--length is given more than once"),
         (["--lenght=3"], "unknown option '--lenght=3'; did you mean '--length'?"),
         (["--jsno"], "did you mean '--json'?"),
@@ -341,5 +341,7 @@ def test_a_missing_config_is_named():
 
 
 def test_help(capsys):
-    main(["--help"])
-    assert "tfm describe --config=FILE.py" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    assert "--config FILE.py" in capsys.readouterr().out

@@ -143,7 +143,7 @@ def test_two_runs_need_the_same_tokens(tmp_path, found):
     [
         (["RUN"], "the text is empty"),  # standard input
         (["RUN", "--file=nowhere.txt"], "--file=nowhere.txt: cannot read it: No such file"),
-        (["RUN", "3 4", "5"], "expected 1 folder, and a text (in quotes), but got 3"),
+        (["RUN", "3 4", "5"], "unexpected argument '5'; write a text in quotes"),
         (["RUN", ""], "the text is empty"),
         (["RUN", "3 4", "--layer=1"], "unknown option '--layer=1'; did you mean '--layers'?"),
         (["RUN", "3 4", "--layers=a"], "--layers=a: write numbers from 0 on, as --layers=0,2-4"),

@@ -156,21 +156,21 @@ def test_params_that_cannot_be_read_are_named(tmp_path, capsys):
 def test_arguments_are_named(tmp_path, capsys):
     source = write(tmp_path / "hf")
     for argv, message in [
-        ((source,), "Write --workdir=FOLDER"),
-        ((f"--workdir={tmp_path}/run",), "expected 1 folder but got 0"),
+        ((source,), "the following arguments are required: --workdir"),
+        ((f"--workdir={tmp_path}/run",), "the following arguments are required: HF_FOLDER"),
         ((source, f"--workdri={tmp_path}/run"), "did you mean '--workdir'"),
         ((source, f"--workdir={tmp_path}/run", "--dtype=float23"), "did you mean 'float32'"),
-        ((source, "--workdir"), "--workdir gives no value: write --workdir="),
-        ((source, "--workdir="), "--workdir= gives no value: write --workdir="),
+        ((source, "--workdir"), "--workdir has no value: write --workdir="),
+        ((source, "--workdir="), "--workdir= has no value: write --workdir="),
         ((source, f"--workdir={tmp_path}/a", f"--workdir={tmp_path}/b"), "given more than once"),
-        (("", f"--workdir={tmp_path}/run"), "the name of a folder is empty"),
+        (("", f"--workdir={tmp_path}/run"), "HF_FOLDER is empty"),
         ((source, f"--workdir={source}"), "exists already, and is not empty"),
         ((source, "--workdir=/proc/nowhere/run"), "cannot write to /proc/nowhere"),
     ]:
         assert run("import", *argv) == 2
         assert message in capsys.readouterr().err
     assert run("export", source) == 2
-    assert "expected 2 folders but got 1" in capsys.readouterr().err
+    assert "the following arguments are required: HF_FOLDER" in capsys.readouterr().err
     assert run("export", source, f"{tmp_path}/out") == 2
     assert "has no group 'model'" in capsys.readouterr().err
 
@@ -435,4 +435,7 @@ def test_a_tokenizer_that_is_not_exported_is_named(tmp_path, monkeypatch, capsys
     Folder(tmp_path).write("data.json", known)
     monkeypatch.setattr(folder, "export_folder", lambda source, target, **_: target)
     assert cli.main(["export", str(tmp_path), str(tmp_path / "out")]) == 0
-    assert "without its tokenizer: transformers cannot cut text by jieba" in capsys.readouterr().out
+    assert (
+        "without its tokenizer: transformers cannot split text with jieba"
+        in capsys.readouterr().out
+    )

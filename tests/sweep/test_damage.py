@@ -43,10 +43,7 @@ def done(tmp_path_factory):
 
 
 def sweep(study, work, *args):
-    try:
-        return main(["sweep", str(study), f"--workdir={work}", "--json", *args])
-    except SystemExit as e:
-        return e.code
+    return main(["sweep", str(study), f"--workdir={work}", "--json", *args])
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff", b"[]", b'{"id": 3'])

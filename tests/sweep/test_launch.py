@@ -297,11 +297,14 @@ def test_a_folder_that_cannot_be_written(tmp_path, small_disk):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "expected 1 study but got 0"),
+        ([], "the following arguments are required: STUDY"),
         (["nowhere"], "no study nowhere/study.py"),
-        (["{study}", "--dry-run", "--retries=x"], "write --retries=N"),
+        (
+            ["{study}", "--dry-run", "--retries=x"],
+            "--retries: 'x' is not a whole number of at least 0",
+        ),
         (["{study}", "--dry-run", "--quiet"], "a dry run only prints"),
-        (["{study}", "--jobs=0"], "write --jobs=N, a whole number of at least 1"),
+        (["{study}", "--jobs=0"], "--jobs: '0' is not a whole number of at least 1"),
         (["{study}", "--dryrun"], "did you mean '--dry-run'?"),
         (["{study}", "--config=configs/gpt2.py"], "a study names its own configs"),
         (["{study}", "--config.train.step=3"], "did you mean 'train.steps'?"),

@@ -82,7 +82,7 @@ def get_config() -> ConfigDict:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, AttentionBench)}", end="")
+        print(f"{__doc__}{keys_text(AttentionBench, {})}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     spec = to_spec(AttentionBench, from_command_line(given.config, AttentionBench, {}))

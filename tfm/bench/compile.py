@@ -69,7 +69,7 @@ class Row:
 def main(argv: Sequence[str]) -> None:
     default = to_tree(CompileBench())
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, CompileBench, default)}", end="")
+        print(f"{__doc__}{keys_text(CompileBench, default)}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     tree = from_command_line(given.config, CompileBench, default)

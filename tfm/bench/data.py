@@ -132,7 +132,7 @@ class Row:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, DataBench)}", end="")
+        print(f"{__doc__}{keys_text(DataBench, {})}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     spec = to_spec(DataBench, from_command_line(given.config, DataBench, {}))

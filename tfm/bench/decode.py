@@ -168,7 +168,7 @@ def growth(case: Case) -> float:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, DecodeBench)}", end="")
+        print(f"{__doc__}{keys_text(DecodeBench, {})}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     spec = to_spec(DecodeBench, from_command_line(given.config, DecodeBench, {}))

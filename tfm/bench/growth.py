@@ -197,7 +197,7 @@ def measure(spec: GrowthBench) -> list[Row]:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, GrowthBench)}", end="")
+        print(f"{__doc__}{keys_text(GrowthBench, {})}", end="")
         return
     given = arguments.split(argv, options=("picture",), flags=("json",))
     spec = to_spec(GrowthBench, from_command_line(given.config, GrowthBench, {}))

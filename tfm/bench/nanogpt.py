@@ -64,7 +64,7 @@ class Found:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, NanoGPTBench)}", end="")
+        print(f"{__doc__}{keys_text(NanoGPTBench, {})}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     spec = to_spec(NanoGPTBench, config.from_command_line(given.config, NanoGPTBench, {}))

@@ -86,7 +86,7 @@ class Sweep:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, StartBench)}", end="")
+        print(f"{__doc__}{keys_text(StartBench, {})}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     spec = to_spec(StartBench, from_command_line(given.config, StartBench, {}))

@@ -77,7 +77,7 @@ class Row:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, TrainBench)}", end="")
+        print(f"{__doc__}{keys_text(TrainBench, {})}", end="")
         return
     given = arguments.split(argv, options=("picture",), flags=("json",))
     spec = to_spec(TrainBench, from_command_line(given.config, TrainBench, {}))

@@ -152,7 +152,7 @@ def _in_parts(seconds_per_word: Run) -> Run:
 
 def main(argv: Sequence[str]) -> None:
     if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(argv, Word2VecBench)}", end="")
+        print(f"{__doc__}{keys_text(Word2VecBench, {})}", end="")
         return
     given = arguments.split(argv, flags=("json",))
     spec = to_spec(Word2VecBench, from_command_line(given.config, Word2VecBench, {}))

@@ -7,6 +7,7 @@ the sequence; a mixer that sees later tokens would win every table. None of that
 import contextlib
 import functools
 import hashlib
+import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 
@@ -14,8 +15,8 @@ from tfm.check import attention, layers
 from tfm.check.attention import Attention
 from tfm.check.layers import Layer, block
 from tfm.check.results import TOLERANCE, Result
-from tfm.config.files import user_code, user_entries
-from tfm.config.names import UserError
+from tfm.config.files import run_file, user_code, user_entries
+from tfm.config.names import UserError, read
 from tfm.config.registries import TABLES
 from tfm.config.spec import Named, Spec, named
 from tfm.layers.embed import PositionSpec
@@ -89,6 +90,30 @@ def results(table: str, text: Named) -> Iterator[Result]:
     """Every check of an entry, as a config names it, with its options."""
     with user_code(f"{table}[{str(text)!r}], when it is checked,"):
         yield from CHECKS[table](text)
+
+
+def check_file(path: str) -> Iterator[tuple[str, str, Result]]:
+    """Yields (table, name, result) for every check of every entry that a file defines."""
+    module = run_file(pathlib.Path(path))
+    entries = [(table, name) for table in TABLES for name in getattr(module, table, {})]
+    if not entries:
+        raise UserError(f"{path} brings no entries: none of {', '.join(TABLES)}")
+    for table, name in entries:
+        if table not in CHECKS:
+            reason = "it is tried with the data when a run is planned"
+            yield table, name, Result("none", None, None, reason)
+            continue
+        try:
+            yield from ((table, name, result) for result in results(table, _default(table, name)))
+        except UserError as e:
+            yield table, name, Result("runs", False, None, str(e))
+
+
+def _default(table: str, name: str) -> Named:
+    """Returns an entry with its default options."""
+    if table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS"):
+        return Named.of(name, read(name, TABLES[table], table))
+    return Named.of(name, TABLES[table][name])
 
 
 def check_entries(spec: Spec) -> None:

@@ -1,18 +1,16 @@
-"""The class of a text, or of two; or a number for it.
-
-  tfm classify RUN ["TEXT"] [--second="TEXT"] [--file=FILE] [--json] [--checkpoint=best] [--trust]
+"""Classifies a text or a pair of texts, or predicts a number for it.
 
 For runs of the objectives `classify`, `pair` and `regress`, and for imported models with classes.
-The text is given in quotes, or each line of a file or of standard input is one. A second sentence
-is given by --second, or in each line after a tab. There is a line for each text: the class, how
-likely it is, and the text. --json gives the probability of every class.
+Each line of a file or of stdin is one text. A second sentence is given with --second, or in each
+line after a tab. Prints a line for each text: the class, its probability, and the text. --json
+prints the probability of every class.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from tfm.cli import options
+from tfm.cli.options import RunParser, load_run, texts
 from tfm.config.names import UserError
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.run.read import answers, sentences, softmax
@@ -65,20 +63,22 @@ def _head(loaded: Any) -> tuple[str, bool, bool]:
 
 
 def main(argv: Sequence[str]) -> None:
-    given = options.parse(argv, __doc__, ("file", "second"))
-    if given is None:
-        return
-    texts: list[tuple[str, str | None]] = []
-    for line in options.texts_of(given, lines=True):
+    parser = RunParser("classify", __doc__)
+    parser.add_text()
+    parser.add_argument("--second", metavar="TEXT", help="the second sentence")
+    parser.add_json()
+    args = parser.parse(argv)
+    pairs: list[tuple[str, str | None]] = []
+    for line in texts(args, lines=True):
         first, tab, second = line.partition("\t")
-        texts.append((first, second if tab else given.options.get("second")))
-    found = classify(options.load_run(given), texts)
-    if "json" in given.flags:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        pairs.append((first, second if tab else args.second))
+    answers = classify(load_run(args), pairs)
+    if args.json:
+        print(json.dumps(answers, indent=1, ensure_ascii=False))
         return
-    for one in found:
-        text = "\t".join(one[name] for name in ("text", "second") if name in one)
-        if "number" in one:
-            print(f"{one['number']:.4f}\t{text}")
+    for answer in answers:
+        text = "\t".join(answer[name] for name in ("text", "second") if name in answer)
+        if "number" in answer:
+            print(f"{answer['number']:.4f}\t{text}")
         else:
-            print(f"{one['class']}\t{one['classes'][one['class']]:.4f}\t{text}")
+            print(f"{answer['class']}\t{answer['classes'][answer['class']]:.4f}\t{text}")

@@ -1,17 +1,10 @@
-"""What a config's data are, and what of them is kept on disk.
+"""Describes the data of a config; lists and clears the cache of tokenized data.
 
-  tfm data                                              list the cache of tokenised data
-  tfm data --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] [--rows=N] [--trust]
-                                                        describe the data of a config
-  tfm data --verify                                     compare all checksums of the cache
-  tfm data --clear=KEY | --clear=all                    remove entries whose key begins with KEY
-  tfm data --prepare=NAME [--data_dir=FOLDER]           download a data set of TensorFlow Datasets
-
-The description of a split: how many examples, their lengths, what was truncated or left out, tokens
-that the tokenizer does not know, labels, and N examples (3) as the model sees them: what it reads,
-and what it must answer where that counts. Lengths and unknown tokens are those of 5,000 examples
-from all over it. Of the training split: the shapes of its batches, and the padding in the first
-100. The cache is in $TFM_CACHE/data.
+With a config, prints for each split the number of examples, their lengths, how many were truncated
+or left out, unknown tokens, labels, and some examples as the model sees them: its inputs, and the
+labels that count. Lengths and unknown tokens are estimated from 5,000 examples spread over the
+split. For the training split it also prints the shapes of the batches, and the padding in the first
+100. Without a config, lists the cache in $TFM_CACHE/data.
 """
 
 from collections import Counter
@@ -20,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfm.config import arguments
+from tfm.cli.main import Parser, whole
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
@@ -37,26 +30,35 @@ STEPS = 100
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    options = ("clear", "rows", "prepare", "data_dir")
-    given = arguments.split(argv, options=options, flags=("verify", "trust"))
-    if given.config and ({"clear", "prepare"} & set(given.options) or "verify" in given.flags):
+    parser = Parser("data", __doc__, config=RunSpec)
+    parser.add_argument(
+        "--rows", metavar="N", type=whole(), default=3, help="examples that are shown (3)"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="compare the checksums of the whole cache"
+    )
+    parser.add_argument(
+        "--clear", metavar="KEY", help="remove entries whose key starts with KEY, or all"
+    )
+    parser.add_argument(
+        "--prepare", metavar="NAME", help="download a data set of TensorFlow Datasets"
+    )
+    parser.add_argument("--data_dir", metavar="FOLDER", help="where --prepare writes to")
+    parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
+    args = parser.parse(argv)
+    if args.config and (args.clear or args.prepare or args.verify):
         raise UserError("--clear, --verify and --prepare are not for one config: write no --config")
-    if "data_dir" in given.options and "prepare" not in given.options:
+    if args.data_dir and not args.prepare:
         raise UserError("--data_dir is where --prepare=NAME writes to")
-    if given.config:
-        rows = arguments.whole(given, "rows", 1) if "rows" in given.options else 3
-        run = read(from_command_line(given.config, RunSpec, trust="trust" in given.flags))
-        for line in describe(run, rows):
+    if args.config:
+        run = read(from_command_line(args.config, RunSpec, trust=args.trust))
+        for line in describe(run, args.rows):
             print(plain(line))
-    elif "clear" in given.options:
-        print(_clear(given.options["clear"]))
-    elif "prepare" in given.options:
-        where = given.options.get("data_dir", tfds.home())
-        print(tfds.prepare(given.options["prepare"], where))
-    elif "verify" in given.flags:
+    elif args.clear:
+        print(_clear(args.clear))
+    elif args.prepare:
+        print(tfds.prepare(args.prepare, args.data_dir or tfds.home()))
+    elif args.verify:
         _verify()
     else:
         _list()

@@ -1,24 +1,19 @@
-"""A model as a tree: its shapes and parameters, what it computes, and the memory it needs.
+"""Prints a model as a tree: shapes, parameters, FLOPs and memory.
 
-  tfm describe --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] [--batch=N] [--length=N] [--json]
-               [--trust]
+Everything follows from shapes: nothing is allocated, so no size is too large. Sizes that the config
+leaves open come from its data. The config may be the config.json of a run.
 
-Everything follows from shapes, so nothing is allocated and no size is too large. The batch is 1
-and the length the model's own, at most 2048, unless they are given; an encoder–decoder reads and
-writes that length. Sizes that the config leaves open come from its data. FILE may be a run's
-config.json; code that its folder holds is run only with --trust.
-
-FLOPs are counted as XLA counts them (a multiply-add is two, transcendental functions are not in the
-total) and with all pairs of tokens, as masks skip none. Training is forward and backward, with what
-`remat` computes again and without the optimizer. Activations are what `jax.vjp` saves for the
-backward pass up to the model's outputs, without dropout, under the implementation of attention that
-the config asks for and the way its layers are run.
+FLOPs are counted as XLA counts them: a multiply-add is two, transcendental functions are not part
+of the total, and masked pairs of tokens count. Training is the forward and the backward pass,
+including what `remat` computes again, without the optimizer. Activations are what `jax.vjp` saves
+for the backward pass up to the model's outputs, without dropout, for the configured implementation
+of attention and of the layer stack.
 """
 
 import json
 from collections.abc import Sequence
 
-from tfm.config import arguments
+from tfm.cli.main import Parser, whole
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.config.spec import Tree
@@ -29,21 +24,27 @@ from tfm.run.spec import RunSpec, open_data, read
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    given = arguments.split(argv, options=("batch", "length"), flags=("json", "trust"))
-    sizes = {name: arguments.whole(given, name, 1) for name in given.options}
-    tree = from_command_line(given.config, RunSpec, trust="trust" in given.flags)
-    found = describe(_model(tree), **sizes)
-    if "json" in given.flags:
-        print(json.dumps(to_json(found), indent=1))
+    parser = Parser("describe", __doc__, config=RunSpec)
+    parser.add_argument("--batch", type=whole(), default=1, help="the batch size (1)")
+    parser.add_argument(
+        "--length",
+        type=whole(),
+        help="the length of the input, and of the target of an encoder–decoder (the model's "
+        "maximum, at most 2048)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
+    args = parser.parse(argv)
+    tree = from_command_line(args.config, RunSpec, trust=args.trust)
+    description = describe(_model(tree), args.batch, args.length)
+    if args.json:
+        print(json.dumps(to_json(description), indent=1))
     else:
-        show(found)
+        show(description)
 
 
 def _model(tree: Tree) -> ModelSpec:
-    """The model of a config. With data, it is the one that would be trained."""
+    """Returns the model of a config; its data, if any, decide the open sizes."""
     if "data" in tree:
         return open_data(read(tree))[0].model
     spec = model_spec(tree)

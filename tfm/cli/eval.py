@@ -1,27 +1,14 @@
-"""Evaluate a checkpoint of a run folder on a split of its data, or on other data.
+"""Evaluates a checkpoint of a run on a split of its data, or on other data.
 
-  tfm eval WORKDIR [--split=valid] [--checkpoint=best] [--dataset=NAME] [--objective=NAME]
-                   [--examples=N] [--baselines] [--words=FILE,FILE] [--alignment] [--trust]
-                   [--generate [--beams=K] [--lower] [--tokenize=13a] …]
+Prints JSON: loss, perplexity, accuracy, exact matches and, for text, bits per byte, with 95 %
+intervals over the examples. An imported model needs --dataset and --objective.
 
-The checkpoint is `best` (by validation loss) or `last`. The result is loss, perplexity, accuracy,
-exact matches and, for text, bits per byte, with 95 % intervals over the examples, as JSON. An
-imported model needs --dataset and --objective. --baselines adds what simple methods reach on the
-same examples: n-grams, the most frequent class, a bag of words, the most frequent tag of each word.
-Of a run of Word2Vec it is told how near the product of its matrices is to the identity, and with
---words what its vectors reach on files of similar words or of analogies. With --alignment, of a
-translation whose data know it: for how many target words the source word that a head looks at is
-the right one; the head is chosen on `valid`, or on `train` if `valid` is evaluated. Code that the
-folder holds, a score of one's own, is run only with --trust.
-
-With --generate, a run of pairs of texts writes the target of each source, by greedy decoding or
-with the settings of `tfm generate` (--beams=4, --length_penalty=1, --max_new=100, …). What it
-writes is compared with the targets as their files have them: BLEU and chrF by sacrebleu, with its
-signatures, and exact matches; of all, and by the length of the source in tokens. --lower counts
-without case, --tokenize is sacrebleu's (zh for Chinese).
+With --generate, a run trained on pairs of texts writes the target of each source, by greedy
+decoding or with the settings of `tfm generate`, and is compared with the target files: BLEU and
+chrF by sacrebleu, with its signatures, and exact matches; for all examples, and by the length of
+the source in tokens.
 """
 
-import dataclasses
 import functools
 import json
 import sys
@@ -31,12 +18,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from tfm.config import arguments
+from tfm.cli.main import whole
+from tfm.cli.options import DECODING, RunParser, decoding
 from tfm.config.names import UserError, read
 from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
-from tfm.decode.spec import DecodeSpec, decoding_settings
 from tfm.evaluate import alignment, generation, metrics, word_vectors
 from tfm.evaluate.baselines import baselines as simple_methods
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
@@ -149,41 +136,58 @@ def _vectors(params: Mapping[str, Any], dataset: Dataset, words: Sequence[str]) 
 
 
 def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    options = ("split", "dataset", "objective", "examples", "checkpoint", "words")
-    flags = ("trust", "baselines")
-    decoding = tuple(own.name for own in dataclasses.fields(DecodeSpec))
-    given = arguments.split(
-        argv,
-        words=1,
-        options=(*options, *decoding, "tokenize"),
-        flags=(*flags, "alignment", "generate", "lower"),
-        config=False,
+    parser = RunParser("eval", __doc__)
+    parser.add_argument("--split", default="valid", help="train, valid (default) or a test set")
+    parser.add_argument("--dataset", metavar="NAME", help="evaluate on other data")
+    parser.add_argument("--objective", metavar="NAME", help="evaluate with another objective")
+    parser.add_argument("--examples", metavar="N", type=whole(), help="the number of examples")
+    parser.add_argument(
+        "--baselines",
+        action="store_true",
+        help="add simple methods on the same examples: n-grams, the most frequent class, a bag of "
+        "words, the most frequent tag of each word",
     )
+    parser.add_argument(
+        "--words",
+        metavar="FILE,FILE",
+        help="evaluate Word2Vec vectors on files of similar words or analogies",
+    )
+    parser.add_argument(
+        "--alignment",
+        action="store_true",
+        help="add how often a head attends to the aligned source word, for data with alignments; "
+        "the head is chosen on another split",
+    )
+    parser.add_argument(
+        "--generate", action="store_true", help="compare generated targets with the data"
+    )
+    parser.add_argument("--lower", action="store_true", help="ignore case in BLEU and chrF")
+    parser.add_argument("--tokenize", metavar="NAME", help="sacrebleu's tokenizer (13a)")
+    parser.add_decoding()
+    args = parser.parse(argv)
     cache_compilations()
     check_compiler()
-    chosen: dict[str, Any] = {
-        name: given.options[name] for name in options if name in given.options
-    }
-    chosen |= {flag: flag in given.flags for flag in flags}
-    chosen["aligned"] = "alignment" in given.flags
-    settings = {name: given.options[name] for name in decoding if name in given.options}
-    if "generate" in given.flags:
-        lower, tokenize = "lower" in given.flags, given.options.get("tokenize", "13a")
-        chosen["scoring"] = generation.Scoring(lower, tokenize)
-        chosen["decoding"] = decoding_settings(settings)
-    elif settings or "tokenize" in given.options or "lower" in given.flags:
-        name = next(
-            iter([*settings, *(["tokenize"] if "tokenize" in given.options else ["lower"])])
-        )
-        raise UserError(f"--{name} is for what a model writes: --generate")
-    if "words" in chosen:
-        chosen["words"] = tuple(filter(None, chosen["words"].split(",")))
-    if "examples" in chosen:
-        chosen["examples"] = arguments.whole(given, "examples", 1)
-    found, messages = evaluate(given.words[0], **chosen)
-    for text in messages:
-        print(text, file=sys.stderr)
-    print(json.dumps(without_nonfinite(found), indent=1, allow_nan=False))
+    options: dict[str, Any] = {}
+    if args.generate:
+        options["scoring"] = generation.Scoring(args.lower, args.tokenize or "13a")
+        options["decoding"] = decoding(args)
+    else:
+        for name in (*DECODING, "tokenize", "lower"):
+            if getattr(args, name):
+                raise UserError(f"--{name} is for what a model writes: --generate")
+    metrics, messages = evaluate(
+        args.run,
+        split=args.split,
+        dataset=args.dataset,
+        objective=args.objective,
+        examples=args.examples,
+        checkpoint=args.checkpoint,
+        trust=args.trust,
+        baselines=args.baselines,
+        words=tuple(filter(None, (args.words or "").split(","))),
+        aligned=args.alignment,
+        **options,
+    )
+    for message in messages:
+        print(message, file=sys.stderr)
+    print(json.dumps(without_nonfinite(metrics), indent=1, allow_nan=False))

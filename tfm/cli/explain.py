@@ -1,22 +1,13 @@
-"""Write a page that shows what a model does with a text: `tfm explain`.
-
-  tfm explain RUN ["text"] [--file=FILE] [--out=FILE.html] [--with=RUN2] [--target="text"]
-              [--second="text"] [--layers=0,2-4] [--npz=FILE.npz] [--checkpoint=best] [--trust]
+"""Writes a web page that shows what a model does with a text, inside.
 
 The page is one HTML file that needs no server and no network. The walk shows every stage from the
-text to the next token, with its formula, its shape and its numbers; the attention shows all layers
-and heads, each with its tag and with what the loss becomes without it. It is written to
-explain.html unless --out names another file. The text is given in quotes, as a file, or by standard
-input.
+text to the next token, with its formula, shape and numbers. The attention view shows all layers and
+heads, each with a tag and with the loss without that head.
 
-RUN is a run folder, trained or imported, of any family but Word2Vec. What a translating model
-writes is its own greedy translation unless --target gives one. --second is the second sentence of
-a model that classifies two. In a model that fills in words, [MASK] stands for the word. A model
-whose data are ids reads numbers: "5 3 8". --with puts a second run beside the first, and the
-difference of their maps; both must cut the text into the same tokens. --layers chooses layers;
-without it the maps of a large model are coarser, so that the page stays below 10 MB, and it says
-so. --npz writes all numbers in full precision. Code that a run folder holds is run only with
---trust.
+A translating model's target is its own greedy translation unless --target gives one. In a model
+that fills in words, [MASK] stands for the word. A model whose data are ids reads numbers: "5 3 8".
+Without --layers the maps of a large model are coarser, so that the page stays below 10 MB; the page
+says so.
 """
 
 import io
@@ -26,46 +17,55 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfm.cli import options
+from tfm.cli.options import RunParser, texts
 from tfm.config.names import UserError
 from tfm.explain.explain import explain, numbers
 from tfm.explain.page import page
 from tfm.run.load import load
 from tfm.runtime import cache_compilations, check_compiler
 
-OPTIONS = ("file", "out", "with", "target", "second", "layers", "npz")
-
 
 def main(argv: Sequence[str]) -> None:
-    given = options.parse(argv, __doc__, OPTIONS, as_json=False)
-    if given is None:
-        return
-    (text,) = options.texts_of(given, lines=False)
+    parser = RunParser("explain", __doc__)
+    parser.add_text()
+    parser.add_argument(
+        "--out", metavar="FILE.html", default="explain.html", help="the page (explain.html)"
+    )
+    parser.add_argument(
+        "--with",
+        metavar="RUN",
+        dest="other",
+        help="a second run, shown with the difference; it must split the text into the same tokens",
+    )
+    parser.add_argument("--target", metavar="TEXT", help="the target of a translating model")
+    parser.add_argument(
+        "--second", metavar="TEXT", help="the second sentence of a model that classifies two"
+    )
+    parser.add_argument("--layers", metavar="0,2-4", help="show only these layers")
+    parser.add_argument("--npz", metavar="FILE", help="write all numbers in full precision")
+    args = parser.parse(argv)
+    (text,) = texts(args, lines=False)
     if not text.strip():
         raise UserError('the text is empty: write tfm explain RUN "text"')
-    chosen, trust = given.options, "trust" in given.flags
-    layers = _layers(chosen["layers"]) if "layers" in chosen else None
+    layers = _layers(args.layers) if args.layers else None
     cache_compilations()
     check_compiler()
-    first = given.words[0]
-    runs = [load(folder, chosen.get("checkpoint", "best"), trust)
-            for folder in (first, chosen.get("with")) if folder]  # fmt: skip
-    target, second = chosen.get("target"), chosen.get("second")
-    found = [explain(run, text, target, second, layers) for run in runs]
-    if len({one.name for one in found}) < len(found):
-        for one, run in zip(found, runs, strict=True):
-            one.name = str(run.folder)
-    html, notes = page(found)
-    out = pathlib.Path(chosen.get("out", "explain.html"))
+    folders = [folder for folder in (args.run, args.other) if folder]
+    runs = [load(folder, args.checkpoint, args.trust) for folder in folders]
+    parts = [explain(run, text, args.target, args.second, layers) for run in runs]
+    if len({part.name for part in parts}) < len(parts):
+        for part, run in zip(parts, runs, strict=True):
+            part.name = str(run.folder)
+    html, notes = page(parts)
+    out = pathlib.Path(args.out)
     _write(out, html.encode())
-    if "npz" in chosen:
-        arrays = {f"{one.name}/{name}" if len(found) > 1 else name: x
-                  for one in found for name, x in numbers(one).items()}  # fmt: skip
-        path = pathlib.Path(chosen["npz"])
+    if args.npz:
+        arrays = {f"{part.name}/{name}" if len(parts) > 1 else name: x
+                  for part in parts for name, x in numbers(part).items()}  # fmt: skip
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
-        _write(path, buffer.getvalue())
-        print(f"the numbers are in {path}")
+        _write(pathlib.Path(args.npz), buffer.getvalue())
+        print(f"the numbers are in {args.npz}")
     for note in notes:
         print(note, file=sys.stderr)
     print(f"open {out} in a browser ({len(html.encode()) / 1e6:.1f} MB)")

@@ -1,11 +1,8 @@
-"""Fill the masks of a text.
+"""Predicts the masked tokens of a text, as in "the cat [MASK] on the mat".
 
-  tfm fill RUN "the cat [MASK] on the mat" [--file=FILE] [--top=5] [--json] [--checkpoint=best]
-           [--trust]
-
-For runs of the objective `masked_lm`, and for imported encoders with that head. [MASK] stands for
-one token. Where there are several, each is predicted by itself, all others being masked. There is a
-table for each mask: the most likely tokens, and how likely each is.
+For runs of the objective `masked_lm`, and for imported encoders with that head. Each line of a file
+or of stdin is one text. [MASK] stands for one token; several are predicted independently, with all
+of them masked. Prints a table for each mask: the most likely tokens and their probabilities.
 """
 
 import json
@@ -14,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tfm.cli import options
-from tfm.config import arguments
+from tfm.cli.main import whole
+from tfm.cli.options import RunParser, load_run, texts
 from tfm.config.names import UserError
 from tfm.objectives.masked_lm import MaskedLM
 from tfm.run.read import Row, answers, softmax
@@ -81,23 +78,24 @@ def _masked(loaded: Any, text: str) -> Row:
 
 
 def main(argv: Sequence[str]) -> None:
-    given = options.parse(argv, __doc__, ("file", "top"))
-    if given is None:
-        return
-    top = arguments.whole(given, "top", 5)
-    texts = options.texts_of(given, lines=True)
-    for text in texts:
+    parser = RunParser("fill", __doc__)
+    parser.add_text()
+    parser.add_argument("--top", metavar="N", type=whole(), default=5, help="tokens shown (5)")
+    parser.add_json()
+    args = parser.parse(argv)
+    lines = texts(args, lines=True)
+    for text in lines:
         if MASK not in text:
             raise UserError(f"{text!r} has no {MASK}, which stands for the token to be predicted")
-    loaded = options.load_run(given)
-    found = [fill(loaded, text, top) for text in texts]
-    if "json" in given.flags:
-        rows = [{"text": text, "masks": own} for text, own in zip(texts, found, strict=True)]
+    loaded = load_run(args)
+    answers = [(text, fill(loaded, text, args.top)) for text in lines]
+    if args.json:
+        rows = [{"text": text, "masks": masks} for text, masks in answers]
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
-    for text, masks in zip(texts, found, strict=True):
+    for text, masks in answers:
         for number, tokens in enumerate(masks, 1):
             out = table(f"{MASK} {number}", ">probability", title=plain(text))
-            for one in tokens:
-                out.add_row(repr(one["token"]), f"{one['probability']:.4f}")
+            for token in tokens:
+                out.add_row(repr(token["token"]), f"{token['probability']:.4f}")
             console().print(out)

@@ -1,15 +1,9 @@
-"""Write on from a text.
+"""Continues a text, or shows the probabilities of the next token.
 
-  tfm generate RUN ["TEXT"] [--file=FILE] [--start] [--lines] [--json] [--distribution]
-               [--part=N] [settings]
-
-The text is given in quotes, as a file, or by standard input; --start writes from the token that
-begins a text instead, without a prompt. With --lines each line is a prompt. What is written is
-shown as it comes, after its prompt; --json gives it with the log-probability of each token.
---distribution shows how likely the next tokens are, at several temperatures, with the filters that
-are given. A run that was trained on a mixture is told which of its tasks is meant, --part=N. A
-prompt that is longer than the model's context is an error: nothing is cut off.
-
+The text is a prompt, given in quotes, as a file or on stdin; with --lines, each line is one. The
+continuation is printed as it is generated, after its prompt; --json prints it with the
+log-probability of each token. A prompt longer than the model's context is an error: nothing is cut
+off.
 """
 
 import json
@@ -21,7 +15,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from tfm.cli import options
+from tfm.cli.options import RunParser, decoding, load_run, texts
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.decode.sample import Filters, penalised, probabilities
@@ -36,36 +30,39 @@ FILTERS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def main(argv: Sequence[str]) -> None:
-    given = options.parse(
-        argv,
-        __doc__ + options.SETTINGS_HELP,
-        (*options.SETTINGS, "file", "part"),
-        ("start", "lines", "distribution"),
+    parser = RunParser("generate", __doc__)
+    parser.add_text()
+    parser.add_argument("--lines", action="store_true", help="each line is a prompt")
+    parser.add_argument(
+        "--start", action="store_true", help="generate from the start token, without a prompt"
     )
-    if given is None:
+    parser.add_argument(
+        "--distribution",
+        action="store_true",
+        help="show the probabilities of the next token at several temperatures",
+    )
+    parser.add_part()
+    parser.add_decoding()
+    parser.add_json()
+    args = parser.parse(argv)
+    settings = decoding(args, **({"temperature": "1"} if args.distribution else {}))
+    if args.start and (args.text is not None or args.file is not None or args.lines):
+        raise UserError("--start writes without a prompt: leave out the text")
+    prompts: list[str | None] = [None] if args.start else [*texts(args, args.lines)]
+    writer = text_writer(load_run(args), args.part)
+    if args.distribution:
+        _distribution(writer, prompts, settings, args.json)
         return
-    shown = "distribution" in given.flags
-    settings = options.settings_of(given, **({"temperature": "1"} if shown else {}))
-    if "start" in given.flags:
-        if len(given.words) > 1 or "file" in given.options or "lines" in given.flags:
-            raise UserError("--start writes without a prompt: leave out the text")
-        texts: list[str | None] = [None]
+    spec = writer.fitting(prompts, settings)
+    if args.json:
+        print(json.dumps(written(writer, prompts, spec), indent=1, ensure_ascii=False))
+    elif len(prompts) == spec.beams == spec.n_best == 1:
+        _stream(writer, prompts[0], spec)
     else:
-        texts = [*options.texts_of(given, "lines" in given.flags)]
-    writer = text_writer(options.load_run(given), options.part_of(given))
-    if shown:
-        _distribution(writer, texts, settings, "json" in given.flags)
-        return
-    spec = writer.fitting(texts, settings)
-    if "json" in given.flags:
-        print(json.dumps(written(writer, texts, spec), indent=1, ensure_ascii=False))
-    elif len(texts) == spec.beams == spec.n_best == 1:
-        _stream(writer, texts[0], spec)
-    else:
-        for text, ones in zip(texts, writer.write(texts, spec), strict=True):
-            for one in ones:
-                score = f"{one.score:.4f}\t" if spec.n_best > 1 else ""
-                print(score + writer.text(writer.prompt(text), one.tokens))
+        for text, sequences in zip(prompts, writer.write(prompts, spec), strict=True):
+            for sequence in sequences:
+                score = f"{sequence.score:.4f}\t" if spec.n_best > 1 else ""
+                print(score + writer.text(writer.prompt(text), sequence.tokens))
 
 
 def written(

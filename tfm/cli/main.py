@@ -1,136 +1,173 @@
-"""The command line: verbs only. Nothing heavy is imported until a verb needs it."""
+"""The `tfm` command: finds the verb, parses its options, and reports mistakes in one line.
 
+Every other file of this folder except `options.py` is a verb: `tfm NAME …` calls `main(argv)` of
+`NAME.py`, and the first line of its docstring is its line in `tfm --help`. `tfm FILE.py …` does the
+same for a file of yours. Nothing heavy is imported before a verb needs it.
+"""
+
+import argparse
+import ast
 import importlib
 import os
+import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-HELP = ("-h", "--help", "help")
+from tfm.config.names import UserError, pick, suggest
+
+HELP = ("-h", "--help")
 USAGE = """\
 tfm: does this change to a sequence model help, and how sure are we?
 
-  tfm VERB [--config=FILE.py[:ARGUMENT]] [--config.KEY=VALUE …]
+  tfm VERB [ARGUMENTS] [--config=FILE.py[:ARGUMENT]] [--config.KEY=VALUE …]
+  tfm VERB --help    explains a verb, and lists the keys of its config
 
-verbs
-  sweep              run the variants of a study, and compare them
-  check              check the ideas of a file: their tiles, causality, gradients
-  train              train a model, or resume a run that was interrupted
-  eval               evaluate a trained model, with intervals
-  generate           write on from a text; show how likely the next tokens are
-  translate          write the target of a source, line by line
-  classify, tag      the class of a text; the tag of each word
-  fill               predict the masked tokens of a text
-  neighbors          the nearest word vectors, and analogies
-  ls                 list runs: what they are, their status, their best loss
-  data               what a config's data are; the cache of tokenised data
-  describe           a model as a tree: parameters, FLOPs, memory
-  explain            a page that shows what a model does with a text, inside
-  import, export     Hugging Face weights in and out
-  bench attention    time and memory of every implementation of attention
-  bench train        time of a training step, beside plain Flax and PyTorch
-  bench data         time to make a batch, beside a model's step
-  bench decode       tokens per second, beside transformers on PyTorch
-  bench word2vec     words per second of Word2Vec, beside gensim
-  bench compile      compile time of scanned and unrolled layers
-  bench growth       time and memory of a step as length, depth, batch, vocabulary, points grow
-  bench start        time to the first step, and what a sweep spends besides steps
-  bench nanogpt      nanoGPT's small model from start to end, beside PyTorch
-  version            the versions of tfm and of its main libraries; checks the compiler
-
-  tfm VERB --help    what a verb does, and the keys of its config
+  tfm train --config=configs/tasks/recall.py --workdir=runs/recall
+  tfm sweep experiments/quickstart
 """
 
 
-VERBS = {  # where each verb starts
-    "bench": "tfm.cli.main:bench",
-    "check": "tfm.cli.check:main",
-    "classify": "tfm.cli.classify:main",
-    "data": "tfm.cli.data:main",
-    "describe": "tfm.cli.describe:main",
-    "eval": "tfm.cli.eval:main",
-    "explain": "tfm.cli.explain:main",
-    "export": "tfm.interop.folder:main_export",
-    "fill": "tfm.cli.fill:main",
-    "generate": "tfm.cli.generate:main",
-    "import": "tfm.interop.folder:main_import",
-    "ls": "tfm.report.ls:main",
-    "neighbors": "tfm.cli.neighbors:main",
-    "sweep": "tfm.cli.sweep:main",
-    "tag": "tfm.cli.tag:main",
-    "train": "tfm.cli.train:main",
-    "translate": "tfm.cli.translate:main",
-    "version": "tfm.cli.main:version",
-}
-BENCHES = {
-    "attention": "tfm.bench.attention:main",
-    "compile": "tfm.bench.compile:main",
-    "data": "tfm.bench.data:main",
-    "decode": "tfm.bench.decode:main",
-    "growth": "tfm.bench.growth:main",
-    "nanogpt": "tfm.bench.nanogpt:main",
-    "start": "tfm.bench.start:main",
-    "train": "tfm.bench.train:main",
-    "word2vec": "tfm.bench.word2vec:main",
-}
+class Parser(argparse.ArgumentParser):
+    """Parses the command line of a verb; mistakes raise a `UserError`.
+
+    `config` is the spec whose keys `--config.KEY=VALUE` may set. `--help` lists them.
+    """
+
+    def __init__(self, verb: str, doc: str | None, config: Any = None):
+        super().__init__(
+            prog=f"tfm {verb}",
+            description=doc,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.config = config
+        if config is not None:
+            self.add_argument(
+                "--config",
+                metavar="FILE.py[:ARGUMENT]",
+                help="the config; ARGUMENT is passed to its get_config()",
+            )
+            self.add_argument("--config.KEY", metavar="VALUE", help="replaces one key of it")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Returns the options. `config` lists the arguments that `from_command_line` reads."""
+        argv = self._join(argv)
+        config = [arg for arg in argv if self._is_config(arg)]
+        if set(HELP) & set(argv):
+            self._print_help(config, "--trust" in argv)
+            raise SystemExit(0)
+        rest = [arg for arg in argv if not self._is_config(arg)]
+        self._check_options(rest)
+        args, extra = self.parse_known_args(rest)
+        files = [arg for arg in extra if ".py" in arg or arg.endswith("config.json")]
+        if files and self.config is not None:
+            raise UserError(f"write --config={files[0]}")
+        if extra:
+            hint = "; write a text in quotes" if hasattr(args, "text") else ""
+            raise UserError(f"unexpected argument {extra[0]!r}{hint}")
+        for action in self._get_positional_actions():
+            if action.nargs is None and getattr(args, action.dest) == "":
+                raise UserError(f"{action.metavar} is empty")
+        args.config = config
+        return args
+
+    def error(self, message: str) -> Any:
+        raise UserError(message.removeprefix("argument "))
+
+    def _is_config(self, arg: str) -> bool:
+        name = arg.partition("=")[0]
+        return self.config is not None and (name == "--config" or name.startswith("--config."))
+
+    def _join(self, argv: Sequence[str]) -> list[str]:
+        """Writes `--NAME VALUE` as `--NAME=VALUE`."""
+        out: list[str] = []
+        for arg in argv:
+            last = out[-1] if out else ""
+            option = self._option_string_actions.get(last)
+            takes_value = self._is_config(last) or (option is not None and option.nargs is None)
+            if takes_value and "=" not in last and not arg.startswith("--"):
+                out[-1] += f"={arg}"
+            else:
+                out.append(arg)
+        return out
+
+    def _check_options(self, argv: Sequence[str]) -> None:
+        known, seen = self._option_string_actions, set()
+        for arg in argv[: argv.index("--")] if "--" in argv else argv:
+            name, equals, value = arg.partition("=")
+            if not arg.startswith("--"):
+                continue
+            if name not in known:
+                names = [option[2:] for option in known if option.startswith("--")]
+                raise UserError(f"unknown option {arg!r}{suggest(name[2:], names, '--')}")
+            if known[name].nargs == 0 and equals:
+                raise UserError(f"{arg}: write {name}; it takes no value")
+            if known[name].nargs is None and not value:
+                raise UserError(f"{arg} has no value: write {name}=VALUE")
+            if name in seen:
+                raise UserError(f"{name} is given more than once")
+            seen.add(name)
+
+    def _print_help(self, config: Sequence[str], trust: bool) -> None:
+        self.print_help()
+        if self.config is not None:
+            from tfm.config.files import from_command_line
+            from tfm.config.help import keys_text
+
+            tree = from_command_line(config, self.config, {}, trust)
+            print(keys_text(self.config, tree), end="")
 
 
-def start(where: str, argv: Sequence[str]) -> None:
-    module, _, function = where.partition(":")
-    getattr(importlib.import_module(module), function)(argv)
+def whole(least: int = 1) -> Callable[[str], int]:
+    """Returns the type of an option that is a whole number."""
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return convert
 
 
-def bench(argv: Sequence[str]) -> None:
-    from tfm.config.names import UserError, pick
-
-    if argv and argv[0] in HELP:
-        print(f"tfm bench NAME: measure one of: {', '.join(BENCHES)}\n  tfm bench NAME --help")
-        return
-    if not argv:
-        raise UserError(f"which bench? One of: {', '.join(BENCHES)}")
-    start(pick(BENCHES, argv[0], "bench"), argv[1:])
+def verbs() -> dict[str, pathlib.Path]:
+    """Returns the file of each verb. `import_.py` is the verb `import`."""
+    files = sorted(pathlib.Path(__file__).parent.glob("[a-z]*.py"))
+    return {f.stem.rstrip("_"): f for f in files if f.stem not in ("main", "options")}
 
 
-def version(argv: Sequence[str]) -> None:
-    """The versions of tfm and of its main libraries, and a check of the compiler."""
-    from importlib import metadata
-
-    from tfm import runtime
-
-    if argv:
-        print(version.__doc__)
-        return
-    for package in ("tfm", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml_collections"):
-        print(package, metadata.version(package))
-    runtime.check_compiler()
-    print("compiler checked, with XLA_FLAGS=" + os.environ.get("XLA_FLAGS", ""))
+def usage() -> str:
+    lines = [USAGE, "verbs"]
+    for name, file in verbs().items():
+        doc = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        lines.append(f"  {name:<10} {doc.partition(chr(10))[0]}")
+    return "\n".join(lines)
 
 
-def print_keys(argv: Sequence[str]) -> None:
-    """The keys of a run, or of the config that is given."""
-    from tfm.config.help import keys_text
-    from tfm.run.spec import RunSpec
+def run(verb: str, argv: Sequence[str]) -> int | None:
+    """Runs a verb and returns its exit code; None is success."""
+    if not verb.endswith(".py"):
+        file = pick(verbs(), verb, "verb")
+        return importlib.import_module(f"tfm.cli.{file.stem}").main(argv)
+    from tfm.config.files import run_file
 
-    print(keys_text(argv, RunSpec), end="")
+    module = run_file(pathlib.Path(verb))
+    if not hasattr(module, "main"):
+        raise UserError(f"{verb} defines no main(argv)")
+    return module.main(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in HELP:
-        print(USAGE, end="")
+    if not argv or argv[0] in (*HELP, "help"):
+        print(usage())
         return 0
-    from tfm.config.names import UserError, pick
-    from tfm.terminal import plain
-
     try:
-        start(pick(VERBS, argv[0], "verb"), argv[1:])
-        if argv[0] in ("describe", "sweep", "train") and {"-h", "--help"} & set(argv):
-            print_keys(argv)
+        return run(argv[0], argv[1:]) or 0
     except UserError as e:
         files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
         where = "".join(f" ({file})" for file in files if file not in str(e))
-        lines = f"tfm: {e}{where}".split("\n")
-        print("\n".join(map(plain, lines)), file=sys.stderr)
-        return 2
+        return _report(f"tfm: {e}{where}")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has stopped, as `head` does
@@ -142,10 +179,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = None if os.environ.get("TFM_TRACEBACK") else own_error(e)
         if text is None:
             raise
-        print(plain(f"tfm: {text} (TFM_TRACEBACK=1 shows all of it)"), file=sys.stderr)
-        return 2
-    return 0
+        return _report(f"tfm: {text} (TFM_TRACEBACK=1 shows the whole traceback)")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _report(text: str) -> int:
+    from tfm.terminal import plain
+
+    print("\n".join(map(plain, text.split("\n"))), file=sys.stderr)
+    return 2

@@ -1,12 +1,11 @@
-"""The words whose vectors are nearest to those of a word, or to an analogy.
+"""Finds the words whose vectors are nearest to a word, or to an analogy.
 
-  tfm neighbors RUN WORD [--top=10] [--json] [--checkpoint=best] [--trust]
+Uses the vectors of Word2Vec, or the token embedding of any other model. Nearness is the cosine.
+With --analogy, three words a, b, c ask what is to c as b is to a: the words nearest to b − a + c,
+without those three (Mikolov et al. 2013). An unknown word is looked up again ignoring its case.
+
+  tfm neighbors RUN cat
   tfm neighbors RUN "man king woman" --analogy
-
-For Word2Vec, and for any other model the vectors of its embedding. Nearness is the cosine. With
---analogy three words a, b, c ask what is to c as b is to a: the words nearest to b − a + c, those
-three left out (Mikolov et al. 2013). A word that is not known as it is written is looked up without
-regard to case.
 """
 
 import json
@@ -15,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tfm.cli import options
-from tfm.config import arguments
+from tfm.cli.main import whole
+from tfm.cli.options import RunParser, load_run
 from tfm.config.names import UserError, suggest
 from tfm.evaluate.word_vectors import nearest
 from tfm.run.text import codec_of
@@ -65,21 +64,21 @@ def _near(word: str, ids: dict[str, int]) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    given = options.parse(argv, __doc__, ("top",), ("analogy",))
-    if given is None:
-        return
-    asked = " ".join(given.words[1:]).split()
-    wanted = 3 if "analogy" in given.flags else 1
-    if len(asked) != wanted:
-        raise UserError(
-            f"{len(asked)} word(s) given, {wanted} wanted: "
-            + ('write "man king woman"' if wanted == 3 else "an analogy of three has --analogy")
-        )
-    found = neighbors(options.load_run(given), asked, arguments.whole(given, "top", 10))
-    if "json" in given.flags:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+    parser = RunParser("neighbors", __doc__)
+    parser.add_argument("words", metavar="WORD", nargs="?", default="", help="one word or three")
+    parser.add_argument("--analogy", action="store_true", help="solve an analogy of three words")
+    parser.add_argument("--top", metavar="N", type=whole(), default=10, help="words shown (10)")
+    parser.add_json()
+    args = parser.parse(argv)
+    words, count = args.words.split(), 3 if args.analogy else 1
+    if len(words) != count:
+        hint = 'write "man king woman"' if args.analogy else "three words need --analogy"
+        raise UserError(f"{len(words)} word(s) given, {count} wanted: {hint}")
+    nearest_words = neighbors(load_run(args), words, args.top)
+    if args.json:
+        print(json.dumps(nearest_words, indent=1, ensure_ascii=False))
         return
     out = table("word", ">cosine")
-    for one in found:
-        out.add_row(one["word"], f"{one['cosine']:.4f}")
+    for row in nearest_words:
+        out.add_row(row["word"], f"{row['cosine']:.4f}")
     console().print(out)

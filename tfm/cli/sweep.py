@@ -1,18 +1,9 @@
-"""Run the variants of a study, and compare them.
+"""Runs the variants of a study and compares them.
 
-  tfm sweep STUDY [--workdir=runs/NAME] [--jobs=N] [--dry-run] [--quiet] [--json]
-                  [--retries=2] [--stale=keep|again] [--config.KEY=VALUE …]
-
-STUDY is a folder with a study.py (see tfm/sweep/study.py). Each point is a run in its own folder,
-named by a hash of what decides its result. Finished runs are kept, half-done ones are resumed and
-failed ones are tried again, so the same command starts, resumes and extends a sweep.
---dry-run lists the runs with their parameters, FLOPs and an estimate of the time, and runs none.
---jobs is the number of worker processes, of one core each; by default one for each core.
---config.KEY=VALUE changes the base config. Runs that were made by other library code are never
-reused silently: --stale=keep marks them in the table, --stale=again moves them away and runs them
-again. Workers use the CPU unless $JAX_PLATFORMS says otherwise.
-
-At the end it prints a table of variants × tasks, and writes results.md, results.csv and runs.csv.
+Each point is a run in its own folder, named by a hash of everything that decides its result.
+Finished runs are kept, interrupted ones resumed and failed ones retried, so the same command
+starts, resumes and extends a sweep. It ends with a table of variants × tasks, and writes
+results.md, results.csv and runs.csv. Workers use the CPU unless $JAX_PLATFORMS says otherwise.
 """
 
 import contextlib
@@ -27,11 +18,12 @@ from collections.abc import Sequence
 
 import jax
 
-from tfm.config import arguments
+from tfm.cli.main import Parser, whole
 from tfm.config.names import UserError, pick
 from tfm.report import results
 from tfm.run.folder import Damaged, Folder
 from tfm.run.identity import cores, is_stale
+from tfm.run.spec import RunSpec
 from tfm.sweep import cost, plan
 from tfm.sweep import study as studies
 from tfm.sweep.launch import Progress, launch, measure_speed
@@ -56,40 +48,53 @@ class Options:
     json: bool
 
 
-def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    given = arguments.split(
-        argv,
-        words=1,
-        kind="study",
-        options=("workdir", "jobs", "retries", "stale"),
-        flags=("dry-run", "quiet", "json"),
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("sweep", __doc__, config=RunSpec)
+    parser.add_argument("study", metavar="STUDY", help="a folder with a study.py, or that file")
+    parser.add_argument("--workdir", metavar="FOLDER", help="the folder of the runs (runs/NAME)")
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=whole(),
+        default=len(cores()),
+        help="worker processes, of one core each (one for each core)",
     )
-    for text in given.config:
+    parser.add_argument(
+        "--retries", metavar="N", type=whole(0), default=2, help="tries after a failure (2)"
+    )
+    parser.add_argument(
+        "--stale",
+        metavar="keep|again",
+        help="runs made by other library code: keep marks them in the table, again reruns them",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the runs and their cost; run none"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse(argv)
+    for text in args.config:
         if text.startswith("--config="):
             raise UserError(
                 f"{text}: a study names its own configs; --config.KEY=VALUE changes them"
             )
-    if "stale" in given.options:
-        pick(STALE, given.options["stale"], "--stale")
-    workers = _affordable(arguments.whole(given, "jobs", len(cores())))
-    retries = arguments.whole(given, "retries", 2, least=0)
-    if {"dry-run", "quiet"} <= given.flags:
+    if args.stale is not None:
+        pick(STALE, args.stale, "--stale")
+    if args.dry_run and args.quiet:
         raise UserError("--quiet: a dry run only prints; leave one of the two out")
+    workers = _affordable(args.jobs)
     jax.config.update("jax_platforms", "cpu")  # for planning; workers follow $JAX_PLATFORMS
-    study = studies.load(given.words[0])
-    jobs = plan.expand(study, given.config)
+    study = studies.load(args.study)
+    jobs = plan.expand(study, args.config)
     options = Options(
-        workdir=given.options.get("workdir", os.path.join("runs", study.name)),
+        workdir=args.workdir or os.path.join("runs", study.name),
         workers=workers,
-        retries=retries,
-        stale=given.options.get("stale"),
-        quiet=bool(given.flags & {"quiet", "json"}),
-        json="json" in given.flags,
+        retries=args.retries,
+        stale=args.stale,
+        quiet=args.quiet or args.json,
+        json=args.json,
     )
-    (dry_run if "dry-run" in given.flags else sweep)(study, jobs, options)
+    return (dry_run if args.dry_run else sweep)(study, jobs, options)
 
 
 def _affordable(workers: int) -> int:
@@ -108,7 +113,7 @@ def _affordable(workers: int) -> int:
     return min(workers, most)
 
 
-def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
+def sweep(study: Study, jobs: Sequence[Job], options: Options) -> int:
     """Run what is not done yet, and print the table."""
     start, workdir, folder = time.monotonic(), options.workdir, Folder(options.workdir)
     with folder.lock(mark="sweep.json"):
@@ -132,8 +137,7 @@ def sweep(study: Study, jobs: Sequence[Job], options: Options) -> None:
     for state, text in said.items():
         if number := sum(job.state == state for job in wrong):
             print(f"{number} of {len(done)} runs {text}", file=sys.stderr)
-    if wrong:
-        sys.exit(1)
+    return 1 if wrong else 0
 
 
 def _stale(jobs: Sequence[Job], workdir: str) -> list[Job]:
@@ -179,7 +183,7 @@ def _print(found: results.Results, done: Sequence[Progress], workdir: str, secon
     out.print(f"{ran}; {workdir}/results.md, results.csv, runs.csv")
 
 
-def dry_run(study: Study, jobs: Sequence[Job], options: Options) -> None:
+def dry_run(study: Study, jobs: Sequence[Job], options: Options) -> int:
     """Print what would be run, and what it would cost."""
     stale = {job.id for job in _stale(jobs, options.workdir)}
     each = cost.costs(jobs)
@@ -204,7 +208,7 @@ def dry_run(study: Study, jobs: Sequence[Job], options: Options) -> None:
             for job, one in zip(jobs, each, strict=True)
         ]  # fmt: skip
         print(json.dumps({"runs": rows, "seconds": seconds}, indent=1))
-        return
+        return 0
     out = console(WIDTH)
     out.print(f"{study.name}: {study.question.splitlines()[0]}\n")
     runs = table("run", "variant", "task", ">seed", ">parameters", ">training FLOPs")
@@ -227,3 +231,4 @@ def dry_run(study: Study, jobs: Sequence[Job], options: Options) -> None:
         out.print("; no step was timed, so there is no estimate" if left else "")
     if stale and options.stale is None:
         out.print(f"{len(stale)} runs are stale: choose --stale=keep or --stale=again")
+    return 0

@@ -1,18 +1,15 @@
-"""The tag of each word of a text.
+"""Tags each word of a text.
 
-  tfm tag RUN ["TEXT"] [--file=FILE] [--json] [--checkpoint=best] [--trust]
-
-For runs of the objective `tag`, and for imported models with tags. The text is given in quotes, or
-each line of a file or of standard input is one. Its words stand between spaces: punctuation is
-written as in the training data. There is a line for each word, with its tag and how likely it is,
-and an empty line after each text.
+For runs of the objective `tag`, and for imported models with tags. Each line of a file or of stdin
+is one text. Words are separated by spaces: write punctuation as in the training data. Prints a line
+for each word, with its tag and the tag's probability, and an empty line after each text.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from tfm.cli import options
+from tfm.cli.options import RunParser, load_run, texts
 from tfm.config.names import UserError
 from tfm.objectives.tag import Tag
 from tfm.run.read import answers, softmax, words
@@ -50,17 +47,18 @@ def tag(loaded: Any, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
 
 
 def main(argv: Sequence[str]) -> None:
-    given = options.parse(argv, __doc__, ("file",))
-    if given is None:
-        return
-    texts = options.texts_of(given, lines=True)
-    if not texts[0].strip():
+    parser = RunParser("tag", __doc__)
+    parser.add_text()
+    parser.add_json()
+    args = parser.parse(argv)
+    lines = texts(args, lines=True)
+    if not lines[0].strip():
         raise UserError("the text is empty")
-    found = tag(options.load_run(given), texts)
-    if "json" in given.flags:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+    answers = tag(load_run(args), lines)
+    if args.json:
+        print(json.dumps(answers, indent=1, ensure_ascii=False))
         return
-    for one in found:
-        for word in one:
+    for words_of_text in answers:
+        for word in words_of_text:
             print(f"{word['word']}\t{word['tag']}\t{word['probability']:.4f}")
         print()

@@ -1,13 +1,9 @@
-"""Train a model.
+"""Trains a model, or resumes an interrupted run.
 
-  tfm train --config=FILE.py[:ARGUMENT] [--config.KEY=VALUE …] --workdir=FOLDER [--quiet]
-            [--trust]
-
-A run whose loss or gradient stops being finite has diverged: the exit code is 3 then.
-A run that was interrupted goes on where it was, and a finished one is not run again. The folder
-holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints, TensorBoard's files, and
-in source/ a copy of the code of one's own that the config brings. --config=FOLDER/config.json goes
-on from that copy, if --trust allows it to be run.
+The run folder holds config.json, profile.json, metrics.jsonl, summary.json, checkpoints,
+TensorBoard files and, in source/, a copy of the config's own code. A finished run is not run again;
+--config=FOLDER/config.json continues from a run folder. The exit code is 3 if the run diverged: its
+loss or gradient stopped being finite.
 """
 
 import json
@@ -19,9 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm.check.entries import check_entries
-from tfm.config import arguments
-from tfm.config import files as configs
-from tfm.config.names import UserError
+from tfm.cli.main import Parser
+from tfm.config.files import from_command_line
 from tfm.run import spec
 from tfm.runtime import cache_compilations, check_compiler, keep_memory
 from tfm.train import loop
@@ -30,7 +25,7 @@ DIVERGED = 3  # exit code
 
 
 class Bar:
-    """A progress bar."""
+    """Shows progress, speed and validation metrics on standard error."""
 
     def __init__(self, run: spec.RunSpec, quiet: bool):
         columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
@@ -56,31 +51,29 @@ class Bar:
         return self
 
     def __exit__(self, error: object, *_: object) -> None:
-        self.bar.live.transient = error is not None  # then nothing of it is left on the screen
+        self.bar.live.transient = error is not None  # an error leaves no bar on the screen
         self.bar.stop()
 
 
-def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    given = arguments.split(argv, options=("workdir",), flags=("quiet", "trust"))
-    if "workdir" not in given.options:
-        raise UserError("where to? Write --workdir=FOLDER")
-    workdir = given.options["workdir"]
-    trust = "trust" in given.flags
-    run = spec.read(configs.from_command_line(given.config, spec.RunSpec, trust=trust))
+def main(argv: Sequence[str]) -> int:
+    parser = Parser("train", __doc__, config=spec.RunSpec)
+    parser.add_argument("--workdir", metavar="FOLDER", required=True, help="the run folder")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+    parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
+    args = parser.parse(argv)
+    run = spec.read(from_command_line(args.config, spec.RunSpec, trust=args.trust))
     keep_memory()
     cache_compilations()
     check_compiler()
     check_entries(run)
-    with Bar(run, "quiet" in given.flags) as bar:
+    with Bar(run, args.quiet) as bar:
         try:
-            summary = loop.train(run, workdir, bar)
+            summary = loop.train(run, args.workdir, bar)
         except loop.Stopped as e:
             bar.message(f"stopped: {e}")
-            sys.exit(128 + e.signal)
+            return 128 + e.signal
     print(json.dumps(summary, indent=1))
-    if summary["status"] == "diverged":
-        print(f"diverged at step {summary['diverged_at']}: try a lower rate", file=sys.stderr)
-        sys.exit(DIVERGED)
+    if summary["status"] != "diverged":
+        return 0
+    print(f"diverged at step {summary['diverged_at']}: try a lower rate", file=sys.stderr)
+    return DIVERGED

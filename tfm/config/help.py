@@ -6,23 +6,18 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfm.config.arguments import joined
-from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.config.spec import Spec, Tree, options, to_tree
-from tfm.models.spec import FAMILIES
 
 HEAD = "Keys of the config, with their values; --config.KEY=VALUE sets one:"
 MORE = "--config=FILE.py --help lists the keys of its model, and its own values."
 
 
-def keys_text(argv: Sequence[str], cls: type[Spec], default: Tree | None = None) -> str:
-    """The keys of the config that a command line gives, or of the default, for --help."""
-    given = [arg for arg in joined(argv, ()) if arg.startswith("--config")]
-    tree = from_command_line(given, cls, default or {}, "--trust" in argv)
+def keys_text(cls: type[Spec], tree: Tree) -> str:
+    """Returns the text that `--help` prints about the keys of a config."""
     rows = list(describe_keys(cls, tree))
     first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
     lines = ["", HEAD, ""]
@@ -51,7 +46,7 @@ def describe_keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[tup
             continue
         text = "needed" if value is dataclasses.MISSING else _text(value)
         about = _comments(cls).get(own.name)
-        yield key, text, _allowed(own, hints[own.name]) + (f". {about}" if about else "")
+        yield key, text, _allowed(cls, own, hints[own.name]) + (f". {about}" if about else "")
 
 
 def _comments(cls: type) -> dict[str, str]:
@@ -79,11 +74,11 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _allowed(own: dataclasses.Field, hint: Any) -> str:
+def _allowed(cls: type[Spec], own: dataclasses.Field, hint: Any) -> str:
     """What a field may hold, in words."""
     rules = own.metadata
     if own.name == "family":
-        return f"one of {', '.join(FAMILIES)}"
+        return f"one of {', '.join(cls.families())}"
     if "table" in rules:
         names = [*rules["table"](), *(["none"] if "none" in rules else [])]
         kinds = ["name(option=value)" if "calls" in rules else "name"]

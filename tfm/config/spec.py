@@ -10,7 +10,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
 from tfm.config.names import UserError, canonical, names_in, pick, read, suggest
@@ -113,6 +113,11 @@ class Spec:
 
     def check(self) -> None:
         """Raise a SpecError where fields do not fit together."""
+
+    @classmethod
+    def families(cls) -> Iterable[str]:
+        """Returns the values of the field `family`, which `variant` reads."""
+        return ()
 
     @classmethod
     def variant(cls, tree: Tree, prefix: str = "") -> type[Self]:

@@ -1,16 +1,4 @@
-"""`tfm import` and `tfm export`: a Hugging Face folder in, a run folder out, and back.
-
-  tfm import HF_FOLDER --workdir=FOLDER [--dtype=float32]
-  tfm export WORKDIR HF_FOLDER [--checkpoint=best] [--trust]
-
-import reads config.json and safetensors (in one file or several; never pickle) of GPT-2, LLaMA,
-BERT, T5 and UL2, and writes a run folder: config.json (for --config=FOLDER/config.json), a
-checkpoint, the tokenizer's files, and the SHA-256 of all that was read. Links out of the folder are
-not followed. export writes a folder that transformers loads, from an imported or a trained run. A
-tensor that is missing, left over or misshapen is an error that lists it, and then nothing is
-written. --dtype is that of the stored weights: float32, bfloat16, float16, or stored, which leaves
-it as it is. Code that a run folder holds is run only with --trust.
-"""
+"""Reads Hugging Face folders into run folders, and writes run folders as Hugging Face folders."""
 
 import collections
 import contextlib
@@ -20,13 +8,12 @@ import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tfm.config import arguments
 from tfm.config.names import UserError, pick
 from tfm.config.spec import to_tree
 from tfm.data.formats.corpus import tokenizer_of
@@ -48,31 +35,6 @@ DTYPES = {
     "stored": None,
 }
 SHARD = 5 * 10**9  # bytes in a file, about
-
-
-def main_import(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    given = arguments.split(argv, words=1, options=("workdir", "dtype"), config=False)
-    if "workdir" not in given.options:
-        raise UserError("where to? Write --workdir=FOLDER")
-    workdir = import_folder(given.words[0], **given.options)
-    print(f"imported to {workdir}; look at it with\n  tfm describe --config={workdir}/config.json")
-
-
-def main_export(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    options, flags = ("checkpoint",), ("trust",)
-    given = arguments.split(argv, words=2, options=options, flags=flags, config=False)
-    source, target = given.words
-    trust = "trust" in given.flags
-    print(f"exported to {export_folder(source, target, trust=trust, **given.options)}")
-    learned = _learned(pathlib.Path(source))
-    if learned is not None and learned.segmenter is not None:
-        print(f"without its tokenizer: transformers cannot cut text by {learned.segmenter} first")
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
@@ -123,7 +85,7 @@ def export_folder(
     dtype = sizes.most_common(1)[0][0]
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     _check_hashes(folder, tokenizer)
-    learned = _learned(folder)
+    learned = learned_tokenizer(folder)
     if learned is not None:
         tokenizer = {name: text.encode() for name, text in learned.huggingface().items()}
     with _new_folder(target) as new:
@@ -134,7 +96,7 @@ def export_folder(
     return pathlib.Path(target)
 
 
-def _learned(folder: pathlib.Path) -> Tokenizer | None:
+def learned_tokenizer(folder: pathlib.Path) -> Tokenizer | None:
     """The tokenizer of a run; an imported model has none of ours."""
     return tokenizer_of((Folder(folder).read("data.json") or {}).get("vocabulary"))
 

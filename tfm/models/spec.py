@@ -5,7 +5,7 @@ Where `vocab` or `classes` is None, the data supplies it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import jax
@@ -77,6 +77,10 @@ class ModelSpec(Spec):
     def needed(self) -> tuple[str, ...]:
         """Sizes that must be known before the model is built."""
         return ("vocab",)
+
+    @classmethod
+    def families(cls) -> Iterable[str]:
+        return FAMILIES
 
     @classmethod
     def variant(cls, tree: Any, prefix: str = "") -> Any:

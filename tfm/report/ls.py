@@ -1,26 +1,15 @@
-"""List the runs below a folder.
-
-  tfm ls [FOLDER] [--json]
-
-FOLDER is runs/ unless it is given. Each run is shown with its family, objective and data set (or as
-imported), its status, its best validation loss, its steps, and when it was last written to. The
-status is done, diverged, failed, running, unfinished (the command that started it resumes it), or
-damaged, with the file that is. Folders that are no runs are listed with the reason.
-"""
+"""Finds the runs in a folder and reads their status: `tfm ls`."""
 
 import dataclasses
 import datetime
 import fcntl
-import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tfm.config import arguments
 from tfm.config.names import UserError
 from tfm.run.folder import Damaged, Folder
-from tfm.terminal import console, table
 
 MARKS = ("config.json", "summary.json", "failure.json", "metrics.jsonl", "checkpoints")
 
@@ -39,28 +28,6 @@ class Listed:
     step: int | None = None
     steps: int | None = None
     when: str | None = None
-
-
-def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(__doc__, end="")
-        return
-    words = [arg for arg in argv if not arg.startswith("--")] or ["runs"]
-    flags = [arg for arg in argv if arg.startswith("--")]
-    given = arguments.split([*words, *flags], words=1, flags=("json",), config=False)
-    found = list(runs(given.words[0]))
-    if "json" in given.flags:
-        print(json.dumps([dataclasses.asdict(run) for run in found], indent=1))
-        return
-    out = table("run", "model", "status", ">best loss", ">steps", ">when")
-    for run in found:
-        model = " · ".join(filter(None, (run.family, run.objective, run.dataset)))
-        status = f"{run.status}: {run.reason}" if run.reason else run.status
-        loss = (run.best or {}).get("loss")
-        best = "" if loss is None else f"{loss:.4f}"
-        steps = " of ".join(f"{n:,}" for n in (run.step, run.steps) if n is not None)
-        out.add_row(run.name, model, status, best, steps, (run.when or "")[:16].replace("T", " "))
-    console(160).print(out if found else f"no runs in {given.words[0]}")
 
 
 def runs(folder: str) -> Iterator[Listed]:

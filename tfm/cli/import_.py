@@ -1,0 +1,26 @@
+"""Imports a Hugging Face folder (GPT-2, LLaMA, BERT, T5, UL2) as a run folder.
+
+Reads config.json and safetensors, in one file or several, never pickle. The run folder holds
+config.json (for --config=FOLDER/config.json), a checkpoint, the files of the tokenizer, and the
+SHA-256 of every file that was read. Links that lead out of the folder are not followed. If a tensor
+is missing, left over or has the wrong shape, the error lists it and nothing is written.
+"""
+
+from collections.abc import Sequence
+
+from tfm.cli.main import Parser
+from tfm.interop.folder import import_folder
+
+
+def main(argv: Sequence[str]) -> None:
+    parser = Parser("import", __doc__)
+    parser.add_argument("source", metavar="HF_FOLDER")
+    parser.add_argument("--workdir", metavar="FOLDER", required=True, help="the run folder")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        help="store the weights in float32 (default), bfloat16 or float16, or as they are: stored",
+    )
+    args = parser.parse(argv)
+    workdir = import_folder(args.source, args.workdir, args.dtype)
+    print(f"imported to {workdir}; look at it with\n  tfm describe --config={workdir}/config.json")
