@@ -8,7 +8,6 @@ library's tables in every process that loads the file, so a new idea needs no ed
 import contextlib
 import importlib.util
 import inspect
-import itertools
 import json
 import pathlib
 import sys
@@ -19,12 +18,11 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from tfm.config import origin, record, user_files
-from tfm.config.names import UserError, read
-from tfm.config.record import Module, Seen, is_own
-from tfm.config.registries import ENTRIES, FACTORIES, TABLES
+from tfm.config import provenance
+from tfm.config.names import UserError
+from tfm.config.provenance import Copy, UserFile
+from tfm.config.registries import ENTRIES, TABLES
 from tfm.config.spec import Spec, Tree, named, parse, replaced
-from tfm.config.user_files import Copy, UserFile
 from tfm.run.folder import CHECKSUM, was_edited
 
 RUN_KEYS = ("id", "entries", "init_digest", CHECKSUM)  # in a run's config.json, besides its config
@@ -86,7 +84,7 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
     folder = path.parent
     try:
         named = [
-            (name.split(".", 1), user_files.inside(folder, place), str(digest))
+            (name.split(".", 1), provenance.inside(folder, place), str(digest))
             for name, place, digest, *_ in entries
         ]
         if not all(len(name) == 2 and name[0] in TABLES for name, _, _ in named):
@@ -97,23 +95,29 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
         raise UserError(f"{path}: its 'entries' are damaged: {e}") from e
     files = dict.fromkeys(file for _, file, _ in named)
     if not trust:
-        code = sorted(str(file) for file in (folder / user_files.SOURCE).rglob("*.py"))
+        code = sorted(str(file) for file in (folder / provenance.SOURCE).rglob("*.py"))
         raise UserError(
             f"{folder} holds a run with code of its own, which is run only if you trust it. Look "
             f"at {', '.join(code[:20])}{', …' * (len(code) > 20)}, and say --trust (in Python, "
             "trust=True)"
         )
-    copy = user_files.read(folder, files)
-    ran = {file: _run(pathlib.Path(file), copy)[1] for file in files}
+    copy = provenance.read_copies(folder, files)
+    loaded = {file: _run(pathlib.Path(file), copy)[1] for file in files}
     for name, file, digest in named:
-        if ran[file].digest(*name).split("+")[0] != digest.split("+")[0]:
-            text = f"{file}: {'.'.join(name)} draws on something else than when the run began"
-            raise UserError(text)
+        if loaded[file].digest(*name) == digest:
+            continue
+        for opened, known in copy.opened.items():
+            if loaded[file].opened.get(opened, known) != known:
+                raise UserError(
+                    f"{opened}, which the code of {folder} opens, has changed since the run began. "
+                    "Code that finds its files by __file__ opens their copies instead"
+                )
+        raise UserError(f"{file}: {'.'.join(name)} is not what it was when the run began")
 
 
 def own_error(error: BaseException) -> str | None:
     """What went wrong in a user's own file, with its line; None if it was not there."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_own(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if provenance.is_own(f.filename)]
     if not frames:
         return None
     last, text = frames[-1], str(error).partition("\n")[0]
@@ -142,48 +146,19 @@ def run_file(path: pathlib.Path) -> types.ModuleType:
 
 
 def _run(path: pathlib.Path, copy: Copy | None = None) -> tuple[types.ModuleType, UserFile]:
-    spec = importlib.util.spec_from_file_location(f"tfm config {path}", path)
+    spec = importlib.util.spec_from_file_location(f"{provenance.MODULE}{path}", path)
     if not path.is_file() or spec is None:
         raise UserError(f"no Python file {path}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up there
+    others = {other.path: other for other in _added_by.values() if other.path != str(path)}
     with user_code(str(path)):
         file = UserFile(str(path), path.read_bytes(), copy)
         code = compile(file.content, path, "exec", dont_inherit=True)
-        only = None if copy is None else copy.modules
-
-        def note(seen: Seen) -> None:
-            if seen.kind == "module":
-                _check_same_modules(file, {seen.name: seen.value})
-            file.add(seen)
-
-        record.drop(_modules(path, True) - _modules(path, False))
-        _check_same_modules(file, only or {})
-        with record.recording(note, fresh=True, only=only):
+        with provenance.recording(file, others.values()):
             exec(code, module.__dict__)
-        file.find_lazy_imports()
-        _check_same_modules(file, file.modules)
-        record.keep(file.modules)
     _add_entries(file, module)
     return module, file
-
-
-def _modules(path: pathlib.Path, of_it: bool) -> set[str]:
-    """The modules that the entries of a file use, as it was before, or those of the other files."""
-    files = [file for file in _added_by.values() if (file.path == str(path)) == of_it]
-    return {name for file in files for name in file.modules}
-
-
-def _check_same_modules(file: UserFile, modules: Mapping[str, Module]) -> None:
-    """A process has one module of a name: raise if another file's entries use another."""
-    others = {other.path: other for other in _added_by.values() if other.path != file.path}
-    for (name, module), other in itertools.product(modules.items(), others.values()):
-        known = other.modules.get(name, module)
-        if origin.code(known.text) != origin.code(module.text):
-            raise UserError(
-                f"{file.path} imports {name} from {module.path}, and {other.path} imports it from "
-                f"{known.path}, with other code: use them in two processes"
-            )
 
 
 def _add_entries(file: UserFile, module: types.ModuleType) -> None:
@@ -201,7 +176,7 @@ def _add_entries(file: UserFile, module: types.ModuleType) -> None:
             if owner is None or owner.copy is file.copy is None:
                 by = owner.path if owner else "the library"
                 raise UserError(f"{path}: {name}[{key!r}] is taken by {by}; choose another name")
-            if owner.digest(name, key).split("+")[0] != file.digest(name, key).split("+")[0]:
+            if owner.digest(name, key) != file.digest(name, key):
                 raise UserError(
                     f"{path}: {name}[{key!r}] is another than that of {owner.path}: use them in "
                     "two processes"
@@ -244,33 +219,11 @@ def _owners(spec: Spec) -> Iterator[tuple[str, str, UserFile]]:
                 yield names[id(table)], key, owner
 
 
-@contextlib.contextmanager
-def traced(spec: Spec) -> Iterator[None]:
-    """Within it the model of a spec is traced; what its entries read then counts in their digest,
-    as what they read when they are made."""
-    files = {file.path: file for _, _, file in _owners(spec)}
-
-    def note(seen: Seen) -> None:
-        for file in files.values():
-            file.trace(seen)
-
-    if not files:
-        yield
-        return
-    with record.recording(note):
-        for name in FACTORIES:
-            texts = [text for table, text in named(spec) if table is TABLES[name]]
-            for text in texts:
-                if any((name, key) in _added_by for key in text.names):
-                    read(text, TABLES[name], name)
-        yield
-
-
 def copy_source(spec: Spec, folder: pathlib.Path) -> list[list[str]]:
     """Copy the users' files that a spec uses to a run's folder: for each entry its name, the copy,
     its digest, and the original file."""
     files = {file.path: file for _, _, file in _owners(spec)}
-    places = user_files.write(folder, files.values()) if files else {}
+    places = provenance.write_copies(folder, files.values()) if files else {}
     return [
         [name, places[entry.file], entry.digest, files[entry.file].original]
         for name, entry in user_entries(spec).items()

@@ -51,5 +51,3 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "OPTIMIZERS": (types.FunctionType,),
     "SCHEDULES": (types.FunctionType, type),
 }
-# Registries whose functions build the entry when they are called with its options.
-FACTORIES = ("MASKS", "POSITIONS", "MIXERS", "OBJECTIVES", "SCHEDULES")

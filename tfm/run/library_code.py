@@ -15,14 +15,14 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 
 import tfm
-from tfm.config.origin import parsed
+from tfm.config.provenance import parsed
 
 ROOT = pathlib.Path(tfm.__file__).parent
 START = ("tfm.train.loop", "train")
 Symbol = tuple[str, str]  # a module and a name of its top level
 NO_EFFECT = (  # on numbers
     *("tfm.train.board", "tfm.run.identity", "tfm.run.library_code"),
-    *("tfm.config.origin", "tfm.config.record", "tfm.config.user_files"),
+    "tfm.config.provenance",
 )
 Names = Mapping[Symbol, Collection[str]]  # of entries, by the table that they stand in
 

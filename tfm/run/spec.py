@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from tfm.config.files import load, traced
+from tfm.config.files import load
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 from tfm.data.dataset import Dataset, Reading
@@ -229,8 +229,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)
-    with traced(run):
-        _check_shapes(model.build(), objective, found)
+    _check_shapes(model.build(), objective, found)
     return run, found
 
 

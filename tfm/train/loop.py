@@ -19,8 +19,8 @@ from jax import numpy as jnp
 
 from tfm.config.files import copy_source
 from tfm.config.names import UserError
+from tfm.config.provenance import SOURCE
 from tfm.config.spec import flat, to_tree
-from tfm.config.user_files import SOURCE
 from tfm.data.dataset import Dataset
 from tfm.data.plan.prefetch import Prefetch
 from tfm.evaluate import answers, leaks
