@@ -292,7 +292,7 @@ def test_two_versions_of_an_idea_do_not_mix(run, tmp_path, trained):
         (other / "source/index.json").write_text(json.dumps(index))
         with pytest.raises(UserError, match="use them in two processes"):
             tfm.load(str(other), trust=True)
-    assert config.SCORES["mine"] is not None
+    assert config.TABLES["SCORES"]["mine"] is not None
 
 
 def test_files_that_code_finds_by_the_working_folder_must_be_as_they_were(tmp_path, monkeypatch):
