@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tfm.config.names import UserError
+from tfm.data import cache
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
-from tfm.data.formats import cache
 
 
 @pytest.fixture(autouse=True)
@@ -203,18 +203,18 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
 
 
 def test_large_files_are_hashed_once(tmp_path, monkeypatch):
-    from tfm.data.formats import paths
+    from tfm.data import files
 
-    monkeypatch.setattr(paths, "LARGE", 10)
+    monkeypatch.setattr(files, "LARGE", 10)
     path = tmp_path / "a"
     path.write_bytes(b"0123456789")
     os.utime(path, (time.time() - 100,) * 2)
-    first = paths.digest(path)
-    paths._digest.cache_clear()
-    real = paths.hashlib.file_digest
-    monkeypatch.setattr(paths.hashlib, "file_digest", lambda *_: pytest.fail("hashed again"))
-    assert paths.digest(path) == first
-    monkeypatch.setattr(paths.hashlib, "file_digest", real)
+    first = files.digest(path)
+    files._digest.cache_clear()
+    real = files.hashlib.file_digest
+    monkeypatch.setattr(files.hashlib, "file_digest", lambda *_: pytest.fail("hashed again"))
+    assert files.digest(path) == first
+    monkeypatch.setattr(files.hashlib, "file_digest", real)
     path.write_bytes(b"other text")
-    assert paths.digest(path) != first
+    assert files.digest(path) != first
     assert pathlib.Path(path).stat().st_size == 10

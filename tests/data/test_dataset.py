@@ -53,7 +53,7 @@ SCRIPT = """
 import hashlib
 import numpy as np
 from tfm.data.datasets import open_dataset
-from tfm.data.order import Epochs
+from tfm.data.plan.order import Epochs
 total = hashlib.sha256()
 for text in ("listops(length=20)", "recall(vocab=64)"):
     dataset = open_dataset(text, "valid", 100, seed=5)
@@ -119,7 +119,7 @@ def test_data_sets_of_ones_own(monkeypatch):
     ("arguments", "message"),
     [
         (dict(split="trian"), "data set 'copy': unknown split 'trian'; did you mean 'train'"),
-        (dict(count=None), "data set 'copy': there is no end of examples; how many for 'train'"),
+        (dict(count=None), "data set 'copy': its examples are endless; say how many for 'train'"),
         (dict(count=0), "0 examples: it must be a whole number of at least 1"),
         (dict(text="copy & sort"), "only masks join"),
         (dict(text="addition", count=9999), "9999 examples: .* from 1 to 4704, all that 'train'"),
@@ -162,7 +162,7 @@ GOOD = {"pairs": PAIRS, "labels": LABELS, "tags": TAGS}
         ("labels", dict(classes=2), {}, "labels holds 0 to 2, but classes=2"),
         ("labels", {}, dict(labels=np.array([0.0, 1.0])), "must be whole numbers, not float64"),
         ("labels", {}, dict(labels=np.array([0])), r"labels has shape .1,., but it must be .2,."),
-        ("labels", {}, dict(tokens=ragged([5])), "tokens: 1 rows came of 2 asked for"),
+        ("labels", {}, dict(tokens=ragged([5])), "tokens has 1 rows, but 2 were requested"),
         ("labels", {}, dict(tokens=ragged([5], [])), "lengths from 0 to 1, but max_length=2"),
         ("tags", dict(padded=False), {}, "lengths from 1 to 2, but max_length=2 and padded=False"),
         ("tags", {}, dict(scored=np.ones(3)), "scored must be boolean, not float64"),

@@ -234,7 +234,7 @@ def test_no_example_is_in_two_splits(task):
 
 
 def test_too_few_examples_for_three_splits_is_an_error():
-    with pytest.raises(UserError, match="in 2000 draws none is for"):  # there is one example
+    with pytest.raises(UserError, match="none of 2000 draws is for"):  # there is one example
         [make("dyck(length=2, kinds=1, depth=1)", 2, split) for split in ("train", "valid", "test")]
 
 

@@ -107,12 +107,12 @@ def test_a_file_counts_by_what_it_holds(text, tmp_path):
 
 
 def test_a_file_is_opened_when_it_is_needed_and_read_once(text, monkeypatch):
-    from tfm.data.formats import files
+    from tfm.data.formats import characters
 
-    files.characters(path="no/where", length=4)  # only the options are looked at
+    characters.characters(path="no/where", length=4)  # only the options are looked at
     reads = []
-    real = files.KINDS["bytes"]
-    monkeypatch.setitem(files.KINDS, "bytes", lambda *args: reads.append(1) or real(*args))
+    real = characters.KINDS["bytes"]
+    monkeypatch.setitem(characters.KINDS, "bytes", lambda *args: reads.append(1) or real(*args))
     for _ in range(3):
         fingerprint(task("bytes", text, 6))
         open_dataset(task("bytes", text, 7), "train")

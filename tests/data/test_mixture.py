@@ -9,7 +9,6 @@ from tfm.config.files import load, user_entries
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
-from tfm.data.plan.lengths import lengths_of
 from tfm.run import spec
 
 ENGLISH = ["the dog sleeps", "a cat runs", "the cat sees a dog", "a dog runs to the big cat"] * 5
@@ -69,8 +68,8 @@ def test_labels_are_written_as_text():
     assert (train.form, train.classes) == ("pairs", None)
     films = [(f"film : {en} film", LABELS[i % 3]) for i, en in enumerate(ENGLISH)]
     assert sorted(pair for pair in pairs(train) if "film" in pair[0]) == sorted(films)
-    measured = lengths_of(dataclasses.replace(train, lengths=None))
-    np.testing.assert_array_equal(lengths_of(train), measured)
+    measured = dataclasses.replace(train, lengths=None).row_lengths()
+    np.testing.assert_array_equal(train.row_lengths(), measured)
 
 
 def test_labels_of_one_set_stay_labels():
@@ -118,9 +117,9 @@ def test_a_prefix_takes_its_room_from_the_text():
     cut = WORDS._replace(max_length=6, max_target=2)
     train = open_dataset(BOTH, "train", reading=cut)
     assert (train.max_length, train.max_target) == (6, 2)
-    lengths = lengths_of(train)
+    lengths = train.row_lengths()
     assert lengths.max(0).tolist() == [6, 2]
-    np.testing.assert_array_equal(lengths, lengths_of(dataclasses.replace(train, lengths=None)))
+    np.testing.assert_array_equal(lengths, dataclasses.replace(train, lengths=None).row_lengths())
     over = [max(len(en.split()) - 3, 0) for en in ENGLISH]  # "to", "French" and ":" stay
     notes = [note for note in train.notes if "part 0" in note and "max_length" in note]
     assert f"{np.count_nonzero(over)} rows truncated to data.max_length=6, 3 of it" in notes[0]

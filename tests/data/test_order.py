@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfm.data.draws import Draws, hashed, key_of
-from tfm.data.plan.order import Epochs, permuted
+from tfm.data.draws import Draws, hashed, key_of, permuted
+from tfm.data.plan.order import Epochs
 
 COUNTS = [*range(1, 201), *(2**k + d for k in (8, 10, 13, 16) for d in (-1, 0, 1)), 997, 7919]
 

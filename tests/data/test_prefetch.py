@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tfm.data.plan.prefetch import Prefetch
+from tfm.data.plan.order import Prefetch
 
 
 def names():

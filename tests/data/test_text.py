@@ -13,8 +13,7 @@ import pytest
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import fingerprint, open_dataset
-from tfm.data.tokenizers import trained
-from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.data.tokenizers import TOKENIZERS, trained
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
 
@@ -324,7 +323,10 @@ def test_files_that_do_not_fit():
         opened("table(train='a.tsv', text='s', label=1)")
     with pytest.raises(UserError, match="is text, which needs a tokenizer: data.tokenizer="):
         opened("table(train='a.tsv', text='s', label='l')", tokenizer=None)
-    with pytest.raises(UserError, match=r"its examples are ids, so it takes no data\.tokenizer"):
+    with pytest.raises(
+        UserError,
+        match=r"its examples are ids, so data\.tokenizer, max_length",
+    ):
         opened("copy", count=3)
     (pathlib.Path("cut.tsv.gz")).write_bytes(gzip.compress(b"s\tl\n" * 99)[:20])
     with pytest.raises(UserError, match="cannot read .*cut.tsv.gz"):

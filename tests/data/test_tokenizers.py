@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tfm.config.names import UserError, read
-from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.data.tokenizers.tokenizer import loads
 
 ODD = (

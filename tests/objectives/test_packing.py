@@ -11,7 +11,6 @@ from tests.objectives.test_prepare import PAIRS, SOME, TAGS, TEXT
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.datasets import open_dataset
-from tfm.data.plan.lengths import lengths_of
 from tfm.data.plan.order import Drawn, Kind, Packing
 from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.models.spec import model_spec
@@ -78,7 +77,7 @@ def test_by_hand(objective, form):
 def test_what_cannot_be_packed_is_refused():
     labels = open_dataset("parity(length=6, min_length=2)", "train", 20)
     with pytest.raises(UserError, match="one answer for a row"):
-        positions(OBJECTIVES["classify"], labels, lengths_of(labels))
+        positions(OBJECTIVES["classify"], labels, labels.row_lengths())
     with pytest.raises(UserError, match="do not fit into 4"):
         packed(shown("next_token", PAIRS), Packing(np.zeros(2, int), 1, (4,)))
 
@@ -114,7 +113,7 @@ def test_packed_rows_have_the_loss_and_gradient_of_single_ones(objective, family
     model = {"family": family, **TRANSFORMER, "position": {"scheme": scheme}}
     dataset, shown = opened(name), OBJECTIVES[objective]
     module = open_sizes(model_spec({"model": model}), shown, dataset).build()
-    taken = positions(shown, dataset, lengths_of(dataset))
+    taken = positions(shown, dataset, dataset.row_lengths())
     plan = PackedRows(into_rows(taken, (20,) * taken.shape[1]), 4, seed=0)
     drawn = plan.draw(0)
     assert len(drawn.rows) > 6  # of 4 packed rows

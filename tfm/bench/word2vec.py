@@ -31,8 +31,8 @@ from tfm.config import arguments
 from tfm.config.files import from_command_line, load
 from tfm.config.help import keys_text
 from tfm.config.spec import Named, Spec, SpecError, choice, field, to_spec
-from tfm.data.formats.paths import find
-from tfm.data.plan.prefetch import Prefetch
+from tfm.data.files import find
+from tfm.data.plan.order import Prefetch
 from tfm.objectives.batches import train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import open_data, read

@@ -16,9 +16,10 @@ import numpy as np
 from tfm.cli.main import Parser, whole
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
+from tfm.data import cache
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import open_dataset
-from tfm.data.formats import cache, tfds
+from tfm.data.formats import tfds
 from tfm.data.formats.corpus import tokenizer_of
 from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
 from tfm.run.plan import plan_of

@@ -5,7 +5,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from tfm.data.datasets import DATASETS
-from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NORMS, Norm

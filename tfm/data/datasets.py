@@ -14,8 +14,8 @@ from typing import Any
 from tfm.config.names import UserError, pick, read
 from tfm.config.spec import Named
 from tfm.data import grammars, nested, synthetic
-from tfm.data.dataset import AS_IT_IS, Dataset, Reading, Source
-from tfm.data.formats import files, streams, tables, tfds
+from tfm.data.dataset import DEFAULT_READING, Dataset, Reading, Source
+from tfm.data.formats import characters, streams, tables, tfds
 from tfm.data.formats.corpus import Corpus
 from tfm.data.mixture import Mixture, Task, checked
 
@@ -47,7 +47,7 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
     **nested.DATASETS,
     **grammars.DATASETS,
-    **files.DATASETS,
+    **characters.DATASETS,
     **streams.DATASETS,
     **tables.DATASETS,
     **tfds.DATASETS,
@@ -61,7 +61,7 @@ def open_dataset(
     count: int | None = None,
     seed: int = 0,
     vocabulary: str | None = None,
-    reading: Reading = AS_IT_IS,
+    reading: Reading = DEFAULT_READING,
 ) -> Dataset:
     """`count` rows of a split of the data set that `text` names, or all that there are. With a
     `vocabulary`, text is read in its ids; what it does not have is an error."""

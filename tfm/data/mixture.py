@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tfm.config.names import UserError, names_in
-from tfm.data.dataset import AS_IT_IS, Dataset, Generated, Reading, Source
+from tfm.data.dataset import DEFAULT_READING, Dataset, Generated, Reading, Source
+from tfm.data.files import Bad, Meter
 from tfm.data.formats.corpus import Corpus, Part
-from tfm.data.formats.paths import Bad, Meter
 from tfm.data.views import after, mixed, repeated, with_text_labels
 
 
@@ -43,7 +43,7 @@ class Mixture(Source):
     ):
         self.tasks, self.tokens, self.as_text = tuple(tasks), tokens, as_text
         self.fingerprint = fingerprint
-        self.reading, self.vocabulary = AS_IT_IS, None
+        self.reading, self.vocabulary = DEFAULT_READING, None
         self.seeded = any(task.source.seeded for task in tasks)
         names = [names_in(task.text) + task.source.mentions for task in tasks]
         self.mentions = tuple(dict.fromkeys(name for own in names for name in own))
@@ -216,7 +216,7 @@ class _Texts(Corpus):
         ]
 
     def _alone(self) -> Reading:
-        return AS_IT_IS._replace(bad=self.reading.bad)
+        return DEFAULT_READING._replace(bad=self.reading.bad)
 
     def files(self) -> Mapping[str, str]:
         return {}

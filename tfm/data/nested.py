@@ -6,9 +6,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
+from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source, length_range, whole
 from tfm.data.draws import Draws
-from tfm.data.options import lengths, whole
 from tfm.data.synthetic import ALL
 
 
@@ -82,7 +81,7 @@ def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 
     Each row draws lists until one has `min_length` to `length` tokens: if few have, it takes a
     while.
     """
-    least, most = lengths("listops", length, min_length, 4)
+    least, most = length_range("listops", length, min_length, 4)
     whole("listops", "depth", depth, 1)
     whole("listops", "args", args, 2)
     longest = 1

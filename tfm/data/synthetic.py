@@ -9,10 +9,20 @@ from collections.abc import Callable
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.dataset import FIRST, Best, Dataset, Examples, Generated, Ragged, Source, at_most
-from tfm.data.draws import Draws, key_of
-from tfm.data.options import lengths, number, whole
-from tfm.data.plan.order import permuted
+from tfm.data.dataset import (
+    FIRST,
+    Best,
+    Dataset,
+    Examples,
+    Generated,
+    Ragged,
+    Source,
+    at_most,
+    length_range,
+    number,
+    whole,
+)
+from tfm.data.draws import Draws, key_of, permuted
 
 ALL = Best(token=1.0, exact=1.0)
 
@@ -48,7 +58,7 @@ def _pairs(
     vocab: int,
     answer: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> Source:
-    least, most = lengths(name, length, min_length)
+    least, most = length_range(name, length, min_length)
     whole(name, "vocab", vocab, FIRST + 2)
 
     def make(draws: Draws) -> Examples:
@@ -192,7 +202,7 @@ def parity(length: int = 32, min_length: int | None = None, each: bool = False) 
 
     Hahn 2020: self-attention of a fixed size gets ever nearer to chance as length grows.
     """
-    least, most = lengths("parity", length, min_length)
+    least, most = length_range("parity", length, min_length)
     facts = {"vocab": FIRST + 2, "max_length": most, "best": ALL}
 
     def make(draws: Draws) -> Examples:

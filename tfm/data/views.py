@@ -8,10 +8,8 @@ import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
-from tfm.data.draws import key_of
+from tfm.data.draws import key_of, permuted, shuffled
 from tfm.data.formats.records import joined
-from tfm.data.plan.lengths import lengths_of
-from tfm.data.plan.order import permuted, shuffled
 
 
 def with_text_labels(dataset: Dataset) -> Dataset:
@@ -134,7 +132,7 @@ def mixed(named: Mapping[str, Dataset], times: Sequence[int], parts: bool) -> Da
         out_NS = np.zeros((total, 2 if first.form == "pairs" else 1), np.int32)
         for number, dataset in enumerate(opened):
             own = part_N == number
-            out_NS[own] = lengths_of(dataset)[row_N[own] % len(dataset)]
+            out_NS[own] = dataset.row_lengths()[row_N[own] % len(dataset)]
         return out_NS
 
     def counts() -> np.ndarray:

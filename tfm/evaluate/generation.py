@@ -9,8 +9,7 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset
-from tfm.data.formats.paths import Bad
-from tfm.data.formats.progress import progress
+from tfm.data.files import Bad, progress
 from tfm.data.formats.records import Records
 from tfm.data.mixture import Mixture
 from tfm.decode.spec import DecodeSpec

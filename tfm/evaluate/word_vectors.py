@@ -8,7 +8,7 @@ import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
-from tfm.data.formats.paths import find
+from tfm.data.files import find
 from tfm.objectives.scores import correlations
 
 BLOCK = 1000  # rows of a product that are held at a time

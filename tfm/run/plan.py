@@ -8,7 +8,6 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
 from tfm.data.plan.buckets import Buckets, into_buckets
-from tfm.data.plan.lengths import lengths_of
 from tfm.data.plan.order import Epochs, Plan, Streams
 from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.objectives.base import Objective
@@ -30,7 +29,7 @@ def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
             f"data.{key}={getattr(data, key)}: all rows of data.dataset={str(data.dataset)!r} have "
             "the same length, so there is no padding to save"
         )
-    lengths_NS = lengths_of(dataset)
+    lengths_NS = dataset.row_lengths()
     if data.pack is not None:
         return _packed(run, dataset, lengths_NS)
     found = into_buckets(lengths_NS, data.buckets or 1)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.formats.paths import Place
+from tfm.data.files import Place
 from tfm.data.formats.records import Record, Words
 from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.decode.start import bucket, longest, padded, pads

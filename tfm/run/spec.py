@@ -14,7 +14,7 @@ from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, r
 from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset
 from tfm.data.formats.corpus import HOW_BAD
-from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.models.common import check_packable
 from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec
 from tfm.objectives.base import Objective

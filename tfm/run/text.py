@@ -10,7 +10,7 @@ from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset, Generated, Special
 from tfm.data.formats import corpus
-from tfm.data.formats.files import TextFile
+from tfm.data.formats.characters import TextFile
 from tfm.data.formats.streams import TextStream
 from tfm.data.mixture import Mixture
 from tfm.data.tokenizers.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from tfm.config.names import UserError
 from tfm.config.provenance import SOURCE
 from tfm.config.spec import flat, to_tree
 from tfm.data.dataset import Dataset
-from tfm.data.plan.prefetch import Prefetch
+from tfm.data.plan.order import Prefetch
 from tfm.evaluate import answers, leaks
 from tfm.evaluate.floors import floors
 from tfm.evaluate.metrics import measured

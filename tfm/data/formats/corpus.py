@@ -15,11 +15,10 @@ import numpy as np
 
 from tfm.config.names import UserError, canonical, pick, read
 from tfm.config.spec import Named
-from tfm.data.dataset import AS_IT_IS, Reading, Source
-from tfm.data.formats import cache
-from tfm.data.formats.paths import Bad, Meter
-from tfm.data.formats.progress import progress
-from tfm.data.tokenizers.table import TOKENIZERS
+from tfm.data import cache
+from tfm.data.dataset import DEFAULT_READING, Reading, Source
+from tfm.data.files import Bad, Meter, progress
+from tfm.data.tokenizers import TOKENIZERS
 from tfm.data.tokenizers.tokenizer import Tokenizer, loads
 
 HOW_BAD = {
@@ -42,7 +41,7 @@ class Corpus(Source):
     kind: str  # the entry of DATASETS
     form: str
     numbers = False  # labels: they are numbers, not names of classes
-    reading: Reading = AS_IT_IS
+    reading: Reading = DEFAULT_READING
     vocabulary: str | None = None
 
     def part(self, split: str) -> Part:
@@ -81,7 +80,7 @@ class Corpus(Source):
         return other
 
     def contents(self) -> Mapping[str, str]:
-        changed = zip(Reading._fields, self.reading, AS_IT_IS, strict=True)
+        changed = zip(Reading._fields, self.reading, DEFAULT_READING, strict=True)
         more = {f"data.{name}": repr(own) for name, own, default in changed if own != default}
         return {**self.files(), **more, "data.tokenizer": self.tokenizer().digest}
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.dataset import Dataset, Examples, Ragged, at_most
-from tfm.data.formats import cache
+from tfm.data import cache
+from tfm.data.dataset import Dataset, Examples, Ragged, at_most, spans
+from tfm.data.files import Bad, Meter, Place
 from tfm.data.formats.corpus import Corpus, Tally, id_dtype
-from tfm.data.formats.paths import Bad, Meter, Place
 from tfm.data.tokenizers.tokenizer import Tokenizer
 
 BATCH = 1 << 20  # characters that are tokenised at a time
@@ -295,22 +295,22 @@ def fitting(first_N: np.ndarray, second_N: np.ndarray, room: int) -> tuple[np.nd
     return first, np.minimum(second_N, room - first)
 
 
-def joined(parts: Sequence[Ragged | int]) -> tuple[Ragged, np.ndarray]:
-    """Rows one after another, an id being a row of one; and of which part each id is."""
-    count = next(len(part) for part in parts if isinstance(part, Ragged))
+def joined(pieces: Sequence[Ragged | int]) -> tuple[Ragged, np.ndarray]:
+    """Joins sequences row by row; an int is an id that every row gets.
+
+    Also returns the index of the piece that each id comes from.
+    """
+    count = next(len(piece) for piece in pieces if isinstance(piece, Ragged))
     one = np.ones(count, np.int64)
-    length_PN = np.stack([one if isinstance(part, int) else part.lengths for part in parts])
+    length_PN = np.stack([one if isinstance(piece, int) else piece.lengths for piece in pieces])
     lengths = length_PN.sum(0)
-    begin_PN = np.cumsum(length_PN, 0) - length_PN + (np.cumsum(lengths) - lengths)
-    ids, which = np.zeros(lengths.sum(), np.int32), np.zeros(lengths.sum(), np.int32)
-    for number, (part, begin_N, length_N) in enumerate(
-        zip(parts, begin_PN, length_PN, strict=True)
-    ):
-        before_N = np.cumsum(length_N) - length_N
-        places = np.arange(length_N.sum()) + np.repeat(begin_N - before_N, length_N)
-        ids[places] = part if isinstance(part, int) else part.ids
-        which[places] = number
-    return Ragged(ids, lengths), which
+    start_PN = np.cumsum(length_PN, 0) - length_PN + (np.cumsum(lengths) - lengths)
+    ids, index = np.zeros(lengths.sum(), np.int32), np.zeros(lengths.sum(), np.int32)
+    for i, piece in enumerate(pieces):
+        places = spans(start_PN[i], length_PN[i])
+        ids[places] = piece if isinstance(piece, int) else piece.ids
+        index[places] = i
+    return Ragged(ids, lengths), index
 
 
 def _spread(x: np.ndarray, where: np.ndarray) -> np.ndarray:

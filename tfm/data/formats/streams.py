@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.dataset import Dataset, Examples, Ragged, Reading, Source, at_most
-from tfm.data.formats import cache
+from tfm.data import cache
+from tfm.data.dataset import Dataset, Examples, Ragged, Reading, Source, at_most, number, whole
+from tfm.data.files import Bad, Meter, Place, content_size, decoded, digest, find, open_file
 from tfm.data.formats.corpus import Corpus, Part, Tally, id_dtype
-from tfm.data.formats.paths import Bad, Meter, Place, content_size, decoded, digest, find, open_file
 from tfm.data.formats.records import joined, notes
-from tfm.data.options import number, whole
 
 BLOCK = 1 << 13  # characters of a text that is tokenised by itself, about
 LONG = 1 << 22  # bytes of a line that is read at once

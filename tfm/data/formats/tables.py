@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfm.config.names import UserError, pick
-from tfm.data.dataset import Source
+from tfm.data.dataset import Source, number
+from tfm.data.files import Bad, Meter, Place, decoded, digest, find, lines, raw_lines
 from tfm.data.formats.corpus import Part
-from tfm.data.formats.paths import Bad, Meter, Place, decoded, digest, find, lines, raw_lines
 from tfm.data.formats.records import Record, Records
-from tfm.data.options import number
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 Parse = Callable[[Sequence[pathlib.Path], Bad, Meter], Iterator[Record]]

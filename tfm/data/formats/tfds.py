@@ -19,8 +19,8 @@ from typing import Any
 
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Source
+from tfm.data.files import Bad, Meter, Place, digest, find
 from tfm.data.formats.corpus import Part
-from tfm.data.formats.paths import Bad, Meter, Place, digest, find
 from tfm.data.formats.records import Record, Records
 from tfm.data.formats.streams import TextStream
 

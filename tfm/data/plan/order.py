@@ -1,97 +1,64 @@
-"""Which rows stand in the batch of a step, as a function of (seed, step)."""
+"""Batch plans: which rows form the batch at (seed, step); and batches made ahead of their step."""
 
 import dataclasses
-import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from tfm.data.draws import hashed, key_of
+from tfm.data.draws import hashed, key_of, permuted
 
-BLOCK = 1 << 16
-
-
-def permuted(count: int, key: int | np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Where a random permutation of the numbers below `count` sends `index`, with O(1) memory.
-
-    `key` chooses the permutation; it may differ for each index. A number is a pair (left, right)
-    below (a, b), and in turn one of them is moved by a hash of the other: a Feistel network. What
-    lands beyond `count` walks on until it is inside.  Black & Rogaway 2002.
-    """
-    a = math.isqrt(count - 1) + 1
-    b = -(-count // a)
-    index = np.asarray(index, np.int64)
-    key = np.broadcast_to(np.asarray(key, np.uint64), index.shape)
-    rounds = 8 if count > 1000 else 32  # few numbers mix slowly
-    keys = hashed(key, np.arange(rounds)[:, None])
-    out = index.copy()
-    todo = np.arange(out.size)
-    while todo.size:
-        left, right = np.divmod(out[todo].astype(np.uint64), np.uint64(b))
-        for round_ in range(rounds):
-            own = keys[round_, todo]
-            if round_ % 2:
-                right = (right + hashed(own, left) % np.uint64(b)) % np.uint64(b)
-            else:
-                left = (left + hashed(own, right) % np.uint64(a)) % np.uint64(a)
-        out[todo] = (left * np.uint64(b) + right).astype(np.int64)
-        todo = todo[out[todo] >= count]
-    return out
-
-
-def shuffled(count: int, key: int) -> np.ndarray:
-    """All numbers below `count`, in the order of `permuted`; some at a time, to save memory."""
-    out = np.zeros(count, np.int64)
-    for begin in range(0, count, BLOCK):
-        index = np.arange(begin, min(begin + BLOCK, count))
-        out[index] = permuted(count, key, index)
-    return out
+T = TypeVar("T")
 
 
 class Packing(NamedTuple):
-    """How examples stand in the rows of a batch, several in one."""
+    """Assignment of examples to the rows of a batch, several per row."""
 
-    row_N: np.ndarray  # the row of each example; the first ones come first
+    row_N: np.ndarray  # the row of each example, in ascending order
     rows: int
-    lengths: tuple[int, ...]  # positions of a row; of both sides, where there are two
+    lengths: tuple[int, ...]  # positions of a row; of both sides, if there are two
 
 
 class Drawn(NamedTuple):
-    """What a step reads."""
+    """The rows of the data set that a step reads, and the shape of its batch."""
 
-    rows: np.ndarray  # of the data set
-    max_length: int | None = None  # to which they are padded; None: as long as the data's longest
+    rows: np.ndarray
+    max_length: int | None = None  # the length they are padded to; None: the data's longest
     max_target: int | None = None
     packing: Packing | None = None
     begins_B: np.ndarray | None = None  # streams: whether a row is the first of its stream
 
 
 class Kind(NamedTuple):
-    """Batches of one shape: how many there are, as a share of all, and one that is such."""
+    """Batches of one shape: their share of all batches, and an example."""
 
     share: float
     drawn: Drawn
 
 
 class Plan(Protocol):
-    """Which rows of a data set make the batch of a step, and their shape: a function of the step
-    alone. The shape does not depend on the seed, so runs of different seeds can be stacked."""
+    """Maps a step to the rows and the shape of its batch.
+
+    The shape does not depend on the seed, so runs of different seeds can be stacked.
+    """
 
     def draw(self, step: int) -> Drawn: ...
 
     def kinds(self) -> Sequence[Kind]:
-        """The shapes that there are."""
+        """Lists the shapes of all batches."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """Each epoch is a fresh permutation, in which every row comes exactly once. A batch may hold
-    the end of one epoch and the beginning of the next."""
+    """Visits every row exactly once per epoch, in a fresh order. A batch may contain the end of
+    one epoch and the beginning of the next."""
 
     count: int  # rows of the data set
-    size: int  # of a batch
+    size: int  # rows of a batch
     seed: int
 
     def rows(self, step: int) -> np.ndarray:
@@ -108,17 +75,19 @@ class Epochs:
 
 @dataclasses.dataclass(frozen=True)
 class Streams:
-    """A text cut into as many streams as a batch has rows: each batch goes on where the one before
-    ended, row by row. Each epoch begins anew. What is left over at the end, fewer rows than a batch
-    has, is not read. The order is the same for every seed.  Mikolov et al. 2010."""
+    """Cuts a text into one stream per batch row; each batch continues the previous one.
+
+    Every epoch starts over. The remainder at the end, fewer rows than a batch has, is not read.
+    The order is the same for every seed.  Mikolov et al. 2010.
+    """
 
     count: int  # rows of the data set
-    size: int  # of a batch
-    next_row: int  # how far the row that goes on is from the one before
+    size: int  # rows of a batch
+    next_row: int  # distance to the row that continues a row
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Number of steps in an epoch."""
         return ((self.count - 1) // self.next_row + 1) // self.size
 
     def draw(self, step: int) -> Drawn:
@@ -128,3 +97,53 @@ class Streams:
 
     def kinds(self) -> Sequence[Kind]:
         return (Kind(1.0, self.draw(0)),)
+
+
+class Prefetch(Generic[T]):
+    """Computes `make(step)` for the steps from `begin` to `end` − 1 in a thread, `depth` ahead.
+
+    A batch is a function of its step, so closing loses no state. `next` raises an error of `make`
+    in place of the batch. `waited` is the total time in seconds that `next` has waited.
+    """
+
+    def __init__(self, make: Callable[[int], T], begin: int, end: int, depth: int = 2):
+        self.waited = 0.0
+        self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
+        self._closed = threading.Event()
+        work = make, begin, end
+        self._thread = threading.Thread(target=self._run, args=work, name="prefetch", daemon=True)
+        self._thread.start()
+
+    def next(self) -> T:
+        begin = time.monotonic()
+        batch, error = self._queue.get()
+        self.waited += time.monotonic() - begin
+        if error is not None:
+            raise error
+        return batch  # type: ignore[return-value]
+
+    def __enter__(self) -> "Prefetch[T]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self, make: Callable[[int], T], begin: int, end: int) -> None:
+        for step in range(begin, end):
+            try:
+                item: tuple[Any, BaseException | None] = make(step), None
+            except BaseException as e:
+                item = None, e
+            if not self._put(item) or item[1] is not None:
+                return
+        self._put((None, IndexError(f"no batch after step {end - 1}")))
+
+    def _put(self, item: tuple[Any, BaseException | None]) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False

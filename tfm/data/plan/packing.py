@@ -1,4 +1,4 @@
-"""Packing: several rows of a data set stand in one row of a batch, kept apart by segments."""
+"""Packing: several rows of a data set share one row of a batch, separated by segments."""
 
 import dataclasses
 import functools
@@ -9,29 +9,29 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from tfm.data.draws import key_of
-from tfm.data.formats import cache
-from tfm.data.plan.lengths import digest
-from tfm.data.plan.order import Drawn, Epochs, Kind, Packing, shuffled
+from tfm.data import cache
+from tfm.data.dataset import spans
+from tfm.data.draws import key_of, shuffled
+from tfm.data.plan.order import Drawn, Epochs, Kind, Packing
 
-OPEN = 128  # packed rows that may still get another
-BLOCK = 1 << 16  # rows whose lengths are Python's numbers at a time
-SLOW = 1_000_000  # rows that take some seconds, which a bar shows
+OPEN = 128  # packed rows that may still receive a row
+BLOCK = 1 << 16  # rows whose lengths are converted to Python integers at a time
+SLOW = 1_000_000  # rows that take some seconds; a bar shows the progress
 
 
 class Packed(NamedTuple):
     """The rows of a data set, packed row by packed row."""
 
-    lengths: tuple[int, ...]  # positions of a packed row, of each side
+    lengths: tuple[int, ...]  # positions of a packed row, per side
     order: cache.Column
-    ends: cache.Column  # of each packed row, in `order`
+    ends: cache.Column  # where each packed row ends in `order`
 
 
 def into_rows(lengths_NS: np.ndarray, room_S: Sequence[int]) -> Packed:
-    """Rows that take `lengths_NS` positions, packed into rows of `room_S` positions."""
+    """Packs rows that take `lengths_NS` positions into rows of `room_S` positions."""
 
     def build(writer: cache.Writer) -> dict[str, object]:
-        # Neighbours in a file are often alike; in random order long ones meet short ones.
+        # Neighbours in a file are often alike; in random order long rows meet short ones.
         order = shuffled(len(lengths_NS), key_of(0, "packing"))
         bin_N = first_fit(lengths_NS[order], room_S)
         writer.append("order", order[np.argsort(bin_N, kind="stable")].astype(np.int64))
@@ -39,15 +39,16 @@ def into_rows(lengths_NS: np.ndarray, room_S: Sequence[int]) -> Packed:
         return {"rows": len(lengths_NS), "packed": int(bin_N.max()) + 1}
 
     room = tuple(int(room) for room in room_S)
-    key = cache.key_of(plan="packing", lengths=digest(lengths_NS), room=room, open=OPEN)
+    digest = cache.array_digest(lengths_NS)
+    key = cache.key_of(plan="packing", lengths=digest, room=room, open=OPEN)
     entry = cache.entry(key, {"what": "packing"}, build)
     return Packed(room, entry["order"], entry["ends"])
 
 
 def first_fit(lengths_NS: np.ndarray, room_S: Sequence[int], most: int = OPEN) -> np.ndarray:
-    """The bin of each row: the first that has room for it, or a new one.  Johnson 1973.
+    """Returns the bin of each row: the first with room for it, or a new one.  Johnson 1973.
 
-    Of more than `most` bins, the one with the least room left is closed.
+    If `most` bins are open, a new one replaces the one with the least room left.
     """
     number = np.zeros(most, np.int64)  # of each open bin
     rooms = [np.full(most, -1, np.int64) for _ in room_S]
@@ -80,8 +81,10 @@ def first_fit(lengths_NS: np.ndarray, room_S: Sequence[int], most: int = OPEN) -
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedRows:
-    """Packed rows in a fresh order each epoch, in which each comes exactly once; so does every row
-    of the data set. Which rows stand together is the same in all epochs and for all seeds."""
+    """Visits every packed row, and so every row of the data set, once per epoch in a fresh order.
+
+    Which rows are packed together is the same in all epochs and for all seeds.
+    """
 
     rows: Packed
     size: int  # packed rows of a batch
@@ -91,12 +94,9 @@ class PackedRows:
         packed_B = Epochs(len(self.rows.ends), self.size, self.seed).rows(step)
         end_B = self.rows.ends[packed_B]
         begin_B = np.where(packed_B > 0, self.rows.ends[np.maximum(packed_B - 1, 0)], 0)
-        count_B = end_B - begin_B
-        row_N = np.repeat(np.arange(self.size), count_B)
-        before_B = np.cumsum(count_B) - count_B
-        place_N = np.arange(len(row_N)) + np.repeat(begin_B - before_B, count_B)
+        row_N = np.repeat(np.arange(self.size), end_B - begin_B)
         packing = Packing(row_N, self.size, self.rows.lengths)
-        return Drawn(self.rows.order[place_N], packing=packing)
+        return Drawn(self.rows.order[spans(begin_B, end_B - begin_B)], packing=packing)
 
     def kinds(self) -> Sequence[Kind]:
         return (Kind(1.0, self.draw(0)),)

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer as Rules
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Special
-from tfm.data.formats.paths import digest, find
+from tfm.data.files import digest, find
 from tfm.data.tokenizers.tokenizer import Tokenizer, loads
-from tfm.data.tokenizers.trained import Maker, bert_rules, byte_sign
+from tfm.data.tokenizers.trained import Maker, bert_rules, byte_signs
 
 END = "<|endoftext|>"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -103,7 +103,7 @@ def tiktoken(path: str, encoding: str | None = None) -> Maker:
         for line in find("tiktoken", path).read_bytes().splitlines():
             token, rank = line.split()
             ranks[base64.b64decode(token)] = int(rank)
-        vocab = {"".join(byte_sign[b] for b in token): rank for token, rank in ranks.items()}
+        vocab = {"".join(byte_signs()[b] for b in token): rank for token, rank in ranks.items()}
         rules = Rules(models.BPE(vocab, _merges(ranks), ignore_merges=True))
         split = pre_tokenizers.Split(Regex(pattern), "isolated")
         bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -123,7 +123,7 @@ def _merges(ranks: dict[bytes, int]) -> list[tuple[str, str]]:
         splits = [(token[:i], token[i:]) for i in range(1, len(token))]
         pairs = [(ranks[a], ranks[b], a, b) for a, b in splits if a in ranks and b in ranks]
         found += [(rank, *pair) for pair in pairs]
-    text = lambda token: "".join(byte_sign[b] for b in token)  # noqa: E731
+    text = lambda token: "".join(byte_signs()[b] for b in token)  # noqa: E731
     return [(text(a), text(b)) for *_, a, b in sorted(found)]
 
 

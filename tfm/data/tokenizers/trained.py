@@ -5,6 +5,8 @@ not keep spaces, and have a token for what they do not know.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +14,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Rules
 
 from tfm.config.names import UserError, pick
-from tfm.data.dataset import Special
-from tfm.data.options import whole
+from tfm.data.dataset import Special, whole
 from tfm.data.tokenizers.tokenizer import HAN, SEGMENTERS, Tokenizer
 
 # No text holds these as one piece, since no piece of a text has a space within.
@@ -64,8 +65,7 @@ def raw_bytes() -> Maker:
     """The bytes of the UTF-8 text, 256 of them: byte b is id b + 4.  Xue et al. 2022 (ByT5)."""
 
     def make(texts: Iterator[str]) -> Tokenizer:
-        alphabet = [_byte_sign(byte) for byte in range(256)]
-        vocab = {token: id_ for id_, token in enumerate([PAD, BOS, EOS, MASK, *alphabet])}
+        vocab = {token: id_ for id_, token in enumerate([PAD, BOS, EOS, MASK, *byte_signs()])}
         rules = _byte_level(Rules(models.BPE(vocab, [])), whole_text=True)
         return Tokenizer(rules, ALL_KNOWN, spaced=True, first_byte=4)
 
@@ -206,16 +206,14 @@ def bert_rules(model: Any, lower: bool) -> Rules:
     return rules
 
 
-def _byte_sign(byte: int) -> str:
-    """The character that stands for a byte in GPT-2's alphabet: printable ones are themselves, and
-    the others are those from U+0100 on."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    if byte in printable:
-        return chr(byte)
-    return chr(256 + sum(other not in printable for other in range(byte)))
+@functools.cache
+def byte_signs() -> tuple[str, ...]:
+    """Returns the character for each byte in GPT-2's alphabet: printable bytes stand for
+    themselves, the others are mapped to the characters from U+0100 on."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = itertools.count(256)
+    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
 
-
-byte_sign = {byte: _byte_sign(byte) for byte in range(256)}
 
 TOKENIZERS: dict[str, Callable[..., Maker]] = {
     "characters": characters,

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tfm.config.names import UserError, pick
-from tfm.data.dataset import Dataset, Examples, Ragged, Source, at_most
-from tfm.data.formats.paths import find
-from tfm.data.options import number, whole
+from tfm.data.dataset import Dataset, Examples, Ragged, Source, at_most, number, whole
+from tfm.data.files import find
 
 Ids = Sequence[int] | np.ndarray
 

@@ -1,5 +1,6 @@
 """Files of data: where they are found, a hash of what they hold, their lines; and bad lines."""
 
+import contextlib
 import difflib
 import functools
 import gzip
@@ -7,14 +8,26 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from tfm.config.names import UserError
 from tfm.runtime import cache_folder
 
 LARGE = 1 << 26  # bytes of a file whose hash is kept from one process to the next
+SLOW = 2.0  # seconds after which the speed is printed
 Meter = Callable[[int], None]  # is told how many more bytes were read
 
 
@@ -146,3 +159,30 @@ def decoded(line: bytes, place: Place, bad: Bad) -> str | None:
     except UnicodeDecodeError as e:
         bad(place, f"not UTF-8 text: byte {e.start} of the line is 0x{line[e.start]:02x}")
         return None
+
+
+@contextlib.contextmanager
+def progress(title: str, size: int) -> Iterator[Callable[[int], None]]:
+    """Within it, the function that is given is told how many more of `size` bytes were read."""
+    console = Console(file=sys.stderr)
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    begin, read = time.monotonic(), 0
+    with Progress(
+        TextColumn("{task.description}"),
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(title, total=max(size, 1))
+
+        def meter(more: int) -> None:
+            nonlocal read
+            read += more
+            bar.advance(task, more)
+
+        yield meter
+    took = time.monotonic() - begin
+    if took > SLOW:
+        speed = f"{read / 1e6:,.1f} MB in {took:,.1f} s, {read / 1e6 / took:,.1f} MB/s"
+        print(f"{title}: {speed}", file=sys.stderr)

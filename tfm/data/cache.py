@@ -45,6 +45,13 @@ def key_of(**parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def array_digest(x: np.ndarray) -> str:
+    """Hashes an array, for the key of what is computed from it."""
+    content = hashlib.sha256(repr((x.shape, x.dtype.str)).encode())
+    content.update(np.ascontiguousarray(x).data)
+    return content.hexdigest()
+
+
 class Column:
     """A flat array in a file. What was read of a large one does not stay in the process's memory,
     only in the system's cache of files."""
