@@ -4,13 +4,15 @@ import csv
 import io
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 from scipy import stats
 
 from tfm.config.names import UserError
 from tfm.report import results
-from tfm.run import identity
+from tfm.run import library_code
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def sweep(tmp_path):
             summary = {"id": name, "status": "diverged" if value is None else "done", "steps": 30,
                        "skipped": 0, "parameters": 1234, "flops": 3 * 10**9, "valid": valid,
                        "best": valid, "tests": {"copy(length=9)": {"accuracy": 0.125}}}  # fmt: skip
-            made_by = {"tfm": "another"} if variant == "c" else identity.made_by({})
+            made_by = {"tfm": "another"} if variant == "c" else library_code.made_by({})
             profile = {"entries": {}, "made_by": made_by}
             (folder / "profile.json").write_text(json.dumps({"profiles": [profile]}))
             (folder / "summary.json").write_text(json.dumps(summary))
@@ -53,6 +55,21 @@ def sweep(tmp_path):
     sweep = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": runs}
     (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     return results.read(str(tmp_path))
+
+
+def test_a_report_needs_no_training_code(sweep, tmp_path):
+    """Neither to be imported nor to find out which runs are stale."""
+    stale = [run.stale for run in sweep.runs]
+    code = f"""
+import sys
+from tfm.report import results
+assert [run.stale for run in results.read({str(tmp_path)!r}).runs] == {stale}
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert not {"jax", "flax", "tfm.train", "tfm.models", "tfm.objectives"} & set(loaded)
+    assert sum(name.partition(".")[0] == "tfm" for name in loaded) < 20
 
 
 def test_a_cell_is_a_mean_with_students_interval(sweep):

@@ -22,8 +22,10 @@ from tfm.cli.main import Parser, whole
 from tfm.config.names import UserError, pick
 from tfm.report import results
 from tfm.run.folder import Damaged, Folder
-from tfm.run.identity import cores, is_stale
+from tfm.run.identity import cores
+from tfm.run.library_code import is_stale
 from tfm.run.spec import RunSpec
+from tfm.runtime import settings
 from tfm.sweep import cost, plan
 from tfm.sweep import study as studies
 from tfm.sweep.launch import Progress, launch, measure_speed
@@ -124,7 +126,7 @@ def sweep(study: Study, jobs: Sequence[Job], options: Options) -> int:
         except KeyboardInterrupt:
             print(f"stopped: {workdir} is kept; the same command resumes it", file=sys.stderr)
             raise
-        found = results.read(workdir)
+        found = results.read(workdir, settings())
         results.write(found, folder)
     if options.json:
         print(json.dumps(results.to_json(found), indent=1))
@@ -147,7 +149,7 @@ def _stale(jobs: Sequence[Job], workdir: str) -> list[Job]:
     stale = []
     for job, path in started:
         with contextlib.suppress(Damaged):  # which the launch reports
-            if is_stale(Folder(path).read("profile.json")):
+            if is_stale(Folder(path).read("profile.json"), settings()):
                 stale.append(job)
     return stale
 

@@ -15,7 +15,7 @@ from typing import Any
 from tfm.config.names import UserError
 from tfm.report.statistics import METRICS, Comparison, Interval, compare, interval
 from tfm.run.folder import Damaged, Folder
-from tfm.run.identity import is_stale
+from tfm.run.library_code import is_stale
 from tfm.terminal import plain
 
 SOLVED = 0.01  # how near to the best accuracy a run has solved its task
@@ -134,18 +134,18 @@ class Results:
         return found
 
 
-def read(workdir: str) -> Results:
-    """The results in the folder of a sweep."""
+def read(workdir: str, settings: Mapping[str, Any] | None = None) -> Results:
+    """Reads the folder of a sweep. `settings` are those of JAX that its runs must have had."""
     if not pathlib.Path(workdir).is_dir():
         raise UserError(f"no folder {workdir}")
     sweep = Folder(workdir).read("sweep.json")
     if sweep is None:
         raise UserError(f"{workdir} is not the folder of a sweep: it has no sweep.json")
-    runs = [_run(pathlib.Path(workdir) / one["id"], one) for one in sweep["runs"]]
+    runs = [_run(pathlib.Path(workdir) / run["id"], run, settings) for run in sweep["runs"]]
     return Results(sweep["study"], sweep["question"], sweep["metric"], runs, sweep.get("baseline"))
 
 
-def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
+def _run(path: pathlib.Path, known: Mapping[str, Any], settings: Mapping[str, Any] | None) -> Run:
     if not path.is_dir():
         return Run(**known, status="unfinished")
     folder = Folder(path)
@@ -161,7 +161,7 @@ def _run(path: pathlib.Path, known: Mapping[str, Any]) -> Run:
     return Run(
         **known,
         status=summary["status"],
-        stale=is_stale(profiles),
+        stale=is_stale(profiles, settings),
         profiles=[_digest(one) for one in (profiles or {}).get("profiles", ())],
         parameters=summary["parameters"],
         flops=summary["flops"],

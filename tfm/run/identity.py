@@ -10,7 +10,7 @@ import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -21,13 +21,12 @@ from tfm.config.files import user_entries
 from tfm.config.registries import TABLES
 from tfm.config.spec import differences, named
 from tfm.models.spec import FAMILIES
-from tfm.run import library_code
 from tfm.run.checkpoint import Checkpoints
 from tfm.run.folder import Folder
+from tfm.run.library_code import SETTINGS, made_by, symbol_of
 from tfm.run.spec import RunSpec
 
 NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no number
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
 def init_digest(run: RunSpec, workdir: str | None = None) -> str | None:
@@ -72,31 +71,14 @@ def entries(run: RunSpec) -> dict[str, list[str]]:
 
 
 def _place(table: object) -> str:
-    return ":".join(library_code.symbol_of(table) or ())
-
-
-def made_by(entries: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What makes the results of a run with these entries: the library's code that it reaches, the
-    versions of what it imports, and the settings of JAX."""
-    names = tuple(
-        (library_code.symbol(place), tuple(names)) for place, names in sorted(entries.items())
-    )
-    versions = {name: metadata.version(name) for name in PACKAGES}
-    return {"tfm": library_code.digest(names), **versions, "jax_settings": runtime.settings()}
-
-
-def is_stale(profiles: Mapping[str, Any] | None) -> bool:
-    """Whether other code or settings took part in a run, given the content of its profile.json."""
-    return any(
-        one["made_by"] != made_by(one["entries"]) for one in (profiles or {}).get("profiles", ())
-    )
+    return ":".join(symbol_of(table) or ())
 
 
 def profile(run: RunSpec) -> dict[str, Any]:
     """What decides the numbers of a run besides its config. Within one profile, bits are equal."""
     return {
         "entries": entries(run),
-        "made_by": made_by(entries(run)),
+        "made_by": {**made_by(entries(run)), SETTINGS: runtime.settings()},
         "platform": jax.default_backend(),
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processor": _processor(),

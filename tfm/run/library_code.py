@@ -1,91 +1,71 @@
-"""A hash of the library's code that a run can reach.
+"""The library code that a run reaches, read from its source without importing it.
 
 A run reaches what `tfm.train.loop.train` uses, directly or indirectly, and of each table only the
-entries that it names. So a new score makes no result stale that does not use it. What is used is
-read from the source: names of the top level, imported names, and attributes of imported modules.
+entries that it names. So a new score makes no result stale that does not use it. Code uses the
+top-level names, imported names and attributes of imported modules that it mentions.
 """
 
 import ast
-import dataclasses
 import functools
 import hashlib
 import json
 import pathlib
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
 
 import tfm
-from tfm.config.provenance import parsed
+from tfm.config.provenance import bound, parsed
 
 ROOT = pathlib.Path(tfm.__file__).parent
 START = ("tfm.train.loop", "train")
-Symbol = tuple[str, str]  # a module and a name of its top level
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+SETTINGS = "jax_settings"
+Symbol = tuple[str, str]  # a module and one of its top-level names; ("tfm.x", "") is the module
 NO_EFFECT = (  # on numbers
-    *("tfm.train.board", "tfm.run.identity", "tfm.run.library_code"),
-    "tfm.config.provenance",
+    *("tfm.train.board", "tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance"),
 )
-Names = Mapping[Symbol, Collection[str]]  # of entries, by the table that they stand in
+SYMBOLS = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 
-@dataclasses.dataclass
-class _Module:
-    symbols: dict[str, list[ast.stmt]]  # what the top level defines
-    imports: dict[str, Symbol]  # names that come from other modules; ("tfm.x", "") is a module
-    rest: list[ast.stmt]  # other statements, which are run whenever the module is used
+class _Module(NamedTuple):
+    symbols: dict[str, list[ast.stmt]]  # top-level name → the statements that define it
+    imports: dict[str, Symbol]  # names that come from other modules of the library
+    rest: list[ast.stmt]  # other statements, which run whenever the module is used
 
 
 @functools.cache
 def _paths() -> dict[str, pathlib.Path]:
-    """The files of the library by the names of their modules."""
+    """Returns the files of the library by module name."""
     paths = {path: path.relative_to(ROOT.parent).with_suffix("") for path in ROOT.rglob("*.py")}
     return {".".join(p.parts).removesuffix(".__init__"): path for path, p in paths.items()}
 
 
 @functools.cache
 def _module(name: str) -> _Module:
-    return _read(parsed(_paths()[name].read_text()), _paths().keys())
-
-
-def _read(tree: ast.Module, modules: Collection[str]) -> _Module:
-    module = _Module({}, {}, [])
-    for statement in ast.walk(tree):  # a function may import too
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            module.imports |= dict(_imported(statement, modules))
+    tree, module = parsed(_paths()[name].read_text()), _Module({}, {}, [])
+    for node in ast.walk(tree):  # a function may import too
+        match node:
+            case ast.Import(names=aliases):
+                known = {a.asname or a.name: (a.name, "") for a in aliases if a.name in _paths()}
+                module.imports.update(known)
+            case ast.ImportFrom(module=str(origin), names=aliases) if origin in _paths():
+                for alias in aliases:
+                    whole = f"{origin}.{alias.name}"
+                    symbol = (whole, "") if whole in _paths() else (origin, alias.name)
+                    module.imports[alias.asname or alias.name] = symbol
     for statement in tree.body:
-        match statement:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                module.symbols.setdefault(name, []).append(statement)
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                names = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
-                for name in {n.id for n in names if isinstance(n.ctx, ast.Store)}:
-                    module.symbols.setdefault(name, []).append(statement)
-            case ast.Import() | ast.ImportFrom():
-                pass
-            case _:
-                module.rest.append(statement)
+        if isinstance(statement, SYMBOLS):
+            for symbol_name in bound(statement):
+                module.symbols.setdefault(symbol_name, []).append(statement)
+        elif not isinstance(statement, ast.Import | ast.ImportFrom):
+            module.rest.append(statement)
     return module
 
 
-def _imported(
-    statement: ast.Import | ast.ImportFrom, modules: Collection[str]
-) -> Iterator[tuple[str, Symbol]]:
-    for alias in statement.names:
-        if isinstance(statement, ast.Import):
-            if alias.name in modules:
-                yield alias.asname or alias.name, (alias.name, "")
-        elif statement.module in modules:
-            whole = f"{statement.module}.{alias.name}"
-            symbol = (whole, "") if whole in modules else (str(statement.module), alias.name)
-            yield alias.asname or alias.name, symbol
-
-
-def symbol(text: str) -> Symbol:
-    module, _, name = text.partition(":")
-    return module, name
-
-
 def symbol_of(table: object) -> Symbol | None:
-    """Where a table of the library is defined."""
+    """Returns the module and the name of a table of the library."""
     for name in _paths().keys() & sys.modules.keys():
         for symbol, value in vars(sys.modules[name]).items():
             if value is table and symbol in _module(name).symbols:
@@ -93,70 +73,85 @@ def symbol_of(table: object) -> Symbol | None:
     return None
 
 
-def reached(names: Names, start: Symbol = START) -> dict[str, list[str]]:
-    """The statements that a run reaches, by module. `names` are the entries that it names; of a
-    table that is no key of `names`, all entries count."""
-    names, found = dict(names), dict[Symbol, list[str]]()
+def reached(
+    entries: Mapping[Symbol, Collection[str]], start: Symbol = START
+) -> dict[str, list[str]]:
+    """Returns the statements that a run reaches, by module.
+
+    `entries` has the names of the entries that a run uses of each table. All entries count of a
+    table that it does not have.
+    """
+    names, texts = dict(entries), dict[Symbol, list[str]]()
     todo = [start]
     while todo:
         symbol = todo.pop()
         module = _module(symbol[0])
-        if symbol in found or symbol[0] in NO_EFFECT:
+        if symbol in texts or symbol[0] in NO_EFFECT:
             continue
         if symbol[1] in module.imports:  # a name that a module passes on
             todo.append(module.imports[symbol[1]])
             continue
-        statements = module.symbols.get(symbol[1], []) if symbol[1] else []
         nodes = list[ast.AST](module.rest)
-        for statement in statements:
-            value = getattr(statement, "value", None)
-            if symbol in names and isinstance(value, ast.Dict):
-                for entry in _entries(value, names[symbol]):
-                    nodes.append(entry)
-                    if not isinstance(entry, ast.Tuple):  # another table, whose entries it takes
-                        names |= dict.fromkeys(_uses(entry, symbol[0], module), names[symbol])
-            else:
+        for statement in module.symbols.get(symbol[1], []):
+            table = getattr(statement, "value", None)
+            if symbol not in names or not isinstance(table, ast.Dict):
                 nodes.append(statement)
-        found[symbol] = [ast.unparse(node) for node in nodes]
-        for node in nodes:
-            todo += _uses(node, symbol[0], module)
-    out: dict[str, list[str]] = {}
-    for (name, _), texts in sorted(found.items()):
-        out.setdefault(name, []).extend(texts)
-    return out
+                continue
+            for key, value in zip(table.keys, table.values, strict=True):
+                if key is None:  # an unpacked table, of which the same entries count
+                    names |= dict.fromkeys(_uses(value, symbol[0]), names[symbol])
+                    nodes.append(value)
+                elif not isinstance(key, ast.Constant) or key.value in names[symbol]:
+                    nodes.append(ast.Tuple([key, value], ast.Load()))
+        texts[symbol] = [ast.unparse(node) for node in nodes]
+        todo += [used for node in nodes for used in _uses(node, symbol[0])]
+    modules: dict[str, list[str]] = {}
+    for (name, _), parts in sorted(texts.items()):
+        modules.setdefault(name, []).extend(parts)
+    return modules
 
 
-def _entries(table: ast.Dict, names: Collection[str]) -> Iterator[ast.expr]:
-    """The entries of a table that are named, each as (key, value), and the tables it unpacks."""
-    for key, entry in zip(table.keys, table.values, strict=True):
-        if key is None:
-            yield entry
-        elif not isinstance(key, ast.Constant) or key.value in names:
-            yield ast.Tuple([key, entry], ast.Load())
-
-
-def _uses(node: ast.AST, name: str, module: _Module) -> Iterator[Symbol]:
-    """The symbols of the library that a piece of code mentions."""
+def _uses(node: ast.AST, name: str) -> Iterator[Symbol]:
+    """Yields the symbols of the library that code of a module mentions."""
+    module = _module(name)
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute):
-            owner = module.imports.get(ast.unparse(part.value))
-            if owner is not None and not owner[1] and part.attr in _members(owner[0]):
+            owner = module.imports.get(ast.unparse(part.value), ("", "not a module"))
+            other = None if owner[1] else _module(owner[0])
+            if other is not None and part.attr in {*other.symbols, *other.imports}:
                 yield owner[0], part.attr
-        elif isinstance(part, ast.Name):
-            if part.id in module.symbols:
-                yield name, part.id
-            elif part.id in module.imports:
-                yield module.imports[part.id]
-
-
-def _members(module: str) -> Collection[str]:
-    found = _module(module)
-    return found.symbols.keys() | found.imports.keys()
+        elif isinstance(part, ast.Name) and part.id in module.symbols:
+            yield name, part.id
+        elif isinstance(part, ast.Name) and part.id in module.imports:
+            yield module.imports[part.id]
 
 
 @functools.lru_cache(maxsize=1024)
-def digest(names: tuple[tuple[Symbol, tuple[str, ...]], ...], start: Symbol = START) -> str:
-    """A hash of the code that a run reaches, given the entries that it names; or that is reached
-    from another start."""
-    text = json.dumps(reached(dict(names), start))
+def digest(entries: tuple[tuple[Symbol, tuple[str, ...]], ...], start: Symbol = START) -> str:
+    """Hashes the code that is reached with these entries of tables."""
+    text = json.dumps(reached(dict(entries), start))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def made_by(entries: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Returns a hash of the code that a run with these entries reaches, and package versions."""
+    names = []
+    for place in sorted(entries):
+        module, _, name = place.partition(":")
+        names.append(((module, name), tuple(entries[place])))
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    return {"tfm": digest(tuple(names)), **versions}
+
+
+def is_stale(profile: Mapping[str, Any] | None, settings: Mapping[str, Any] | None = None) -> bool:
+    """Returns True if other code took part in a run, given the content of its profile.json.
+
+    A process that is about to run something passes its `runtime.settings()`, which must be those
+    of the run as well.
+    """
+    for part in (profile or {}).get("profiles", ()):
+        theirs = dict(part["made_by"])
+        other_settings = theirs.pop(SETTINGS, None) != settings and settings is not None
+        if other_settings or theirs != made_by(part["entries"]):
+            return True
+    return False

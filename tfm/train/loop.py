@@ -30,10 +30,11 @@ from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, eval_batches, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
 from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
-from tfm.run.identity import identity, init_digest, is_stale, profiles, record_profile
+from tfm.run.identity import identity, init_digest, profiles, record_profile
+from tfm.run.library_code import is_stale
 from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, TrainSpec, open_data
-from tfm.runtime import check_memory
+from tfm.runtime import check_memory, settings
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
@@ -89,7 +90,11 @@ def train(
         except Damaged as e:
             raise UserError(f"{e}; delete the folder {workdir} to run it again") from e
         if summary is not None:
-            old = ", by other library code" if is_stale(folder.read("profile.json")) else ""
+            old = (
+                ", by other library code"
+                if is_stale(folder.read("profile.json"), settings())
+                else ""
+            )
             watcher.message(f"{workdir}: finished before{old}")
             return summary
         if not any((folder.path / "checkpoints").glob("[0-9]*")):
