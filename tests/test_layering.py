@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 # lists the registries that a user's file may extend, and the modules that need it.
 FLOORS = [
     ["config", "terminal"],
+    ["metric"],
     ["runtime", "run.folder"],
     ["ops"],
     ["data", "parallel"],

@@ -10,8 +10,7 @@ from tests.helpers.quick import jit
 from tests.helpers.runs import Silent
 from tfm.config.names import UserError
 from tfm.evaluate.leaks import find_leak
-from tfm.evaluate.metrics import eval_step
-from tfm.objectives.base import Batch
+from tfm.objectives.base import Batch, eval_step
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
 from tfm.run.spec import open_data, read

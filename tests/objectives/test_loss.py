@@ -8,9 +8,8 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.datasets import open_dataset
-from tfm.evaluate.metrics import head_options, sums_of
 from tfm.models.spec import model_spec
-from tfm.objectives.base import Batch, Objective, chunked_loss
+from tfm.objectives.base import Batch, Objective, chunked_loss, head_options, sums_of
 from tfm.objectives.next_token import NextToken
 from tfm.run.spec import RunSpec
 

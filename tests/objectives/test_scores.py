@@ -8,7 +8,7 @@ from scipy import stats
 
 from tests.objectives.test_prepare import LABELS, data, flat, ragged
 from tfm.data.dataset import Examples
-from tfm.evaluate.metrics import intervals
+from tfm.evaluate.loss import intervals
 from tfm.objectives.base import Batch
 from tfm.objectives.scores import class_scores, correlations, entity_matches, entity_scores
 from tfm.objectives.table import OBJECTIVES

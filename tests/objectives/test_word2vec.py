@@ -12,9 +12,9 @@ from tests.helpers.quick import jit
 from tests.objectives.test_prepare import data, ragged
 from tfm.data.dataset import Examples, Ragged
 from tfm.data.plan.order import Epochs
-from tfm.evaluate.metrics import eval_step
 from tfm.models.spec import Word2VecSpec
 from tfm.models.word2vec import Word2Vec as Model
+from tfm.objectives.base import eval_step
 from tfm.objectives.batches import train_batch
 from tfm.objectives.word2vec import Word2Vec, kept_share, noise, unigram_counts
 from tfm.optim.optimizer import OptimizerSpec

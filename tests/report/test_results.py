@@ -11,8 +11,16 @@ import pytest
 from scipy import stats
 
 from tfm.config.names import UserError
+from tfm.metric import HIGH, Metric
 from tfm.report import results
 from tfm.run import library_code
+
+KEY = "valid:loss.accuracy"
+
+
+def compared(runs, **options):
+    metric = Metric("accuracy", HIGH, most=1.0)
+    return results.Results("s", "Why?", metric, "accuracy", KEY, runs, **options)
 
 
 @pytest.fixture
@@ -52,7 +60,9 @@ def sweep(tmp_path):
                     for step, seconds in lines
                 )
             )
-    sweep = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": runs}
+    declaration = {"name": "accuracy", "better": "high", "most": 1.0}
+    sweep = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": runs, "key": KEY}
+    sweep["declaration"] = declaration
     (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     return results.read(str(tmp_path))
 
@@ -114,7 +124,7 @@ def test_markdown_and_csv_say_the_same(sweep):
 def run(variant, seed, accuracy, **more):
     return results.Run(
         id=f"{variant}{seed}", variant=variant, task="copy", seed=seed, point={}, status="done",
-        metrics={"accuracy": accuracy}, **more,
+        metrics={KEY: accuracy}, **more,
     )  # fmt: skip
 
 
@@ -124,7 +134,7 @@ def test_variants_are_compared_with_the_baseline_seed_by_seed():
     runs = [run("old", seed, x, **facts) for seed, x in enumerate(base)]
     runs += [run("new", seed, x + 0.005 + seed / 1e4) for seed, x in reversed([*enumerate(base)])]
     runs += [run("one", 0, 0.995, **facts)]
-    found = results.Results("s", "Why?", "accuracy", runs, baseline="old")
+    found = compared(runs, baseline="old")
     comparison = found.comparisons["copy", "new"]
     assert comparison.difference == pytest.approx(0.0052)
     assert comparison.verdict == "better"
@@ -148,21 +158,51 @@ def test_a_seed_without_a_number_leaves_no_verdict():
         for v in ("old", "new")
         for seed in range(6)
     ]
-    found = results.Results("s", "Why?", "accuracy", runs, baseline="old")
+    found = compared(runs, baseline="old")
     assert found.comparisons["copy", "new"].verdict == "no verdict: 1 of 6 seeds have no number"
 
 
 def test_mixed_profiles_are_marked():
     runs = [run("a", seed, 0.5, profiles=[str(seed % 2)]) for seed in range(4)]
-    found = results.Results("s", "Why?", "accuracy", runs)
+    found = compared(runs)
     assert results.text(found.cell("a", "copy")) == "0.500 ± 0.000 (2 profiles)"
 
 
 def test_names_cannot_break_a_table():
     runs = [run("evil\n| x |\x1b[2J", 0, 0.5)]
-    text = results.markdown(results.Results("s", "Why?", "accuracy", runs))
+    text = results.markdown(compared(runs))
     assert "| evil\\n\\| x \\|\\x1b[2J | 0.500 |" in text
     assert "\x1b" not in text
+
+
+def test_rows_that_may_see_the_answer_are_marked():
+    found = compared([run("a", 0, 0.5, leaks=True), run("b", 0, 0.5)])
+    assert results.text(found.cell("a", "copy")) == "0.500 (may see the answer)"
+    assert results.text(found.cell("b", "copy")) == "0.500"
+
+
+def test_values_of_every_split_and_evaluator():
+    bleu = {"name": "generation", "split": "test", "metrics": {"bleu": 7.5}, "slices": {}}
+    summary = {
+        "valid": {"step": 3, "loss": 1.0},
+        "tests": {"copy(length=9)": {"exact": 0.5}, "valid, a": {"exact": 0.25}},
+        "evaluations": [bleu],
+    }
+    assert results.values(summary) == {
+        "valid:loss.loss": 1.0,
+        "copy(length=9):loss.exact": 0.5,
+        "tests:loss.exact": 0.5,  # its only test set; a part of a mixture is none
+        "valid, a:loss.exact": 0.25,
+        "test:generation.bleu": 7.5,
+    }
+
+
+def test_a_sweep_of_an_earlier_version_names_the_command(tmp_path):
+    run = {"id": "a", "variant": "a", "task": "b", "seed": 0, "point": {}}
+    sweep = {"study": "s", "question": "Why?", "metric": "accuracy", "runs": [run]}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    with pytest.raises(UserError, match="earlier version. `tfm sweep STUDY --workdir="):
+        results.read(str(tmp_path))
 
 
 def test_no_sweep_is_named(tmp_path):

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfm.report.statistics import METRICS, Metric, compare, holm, interval
+from tfm.metric import HIGH, LOW, NEITHER, Metric
+from tfm.report.statistics import compare, holm, interval
+
+ACCURACY, LOSS = Metric("accuracy", HIGH, most=1.0), Metric("loss", LOW)
 
 
 def test_an_interval_is_students_and_stays_within_bounds():
@@ -39,7 +42,7 @@ def test_pairs_find_what_overlapping_intervals_hide():
     one, other = interval(seeds.tolist()), interval(better.tolist())
     assert one.high > other.low  # they overlap
     pairs = {("copy", "new"): (differences, ""), ("sort", "new"): ([0.0] * 6, "")}
-    found = compare(pairs, METRICS["accuracy"])
+    found = compare(pairs, ACCURACY)
     comparison = found["copy", "new"]
     assert comparison.verdict == "better"
     assert comparison.p == pytest.approx(stats.ttest_rel(better, seeds).pvalue)
@@ -47,21 +50,27 @@ def test_pairs_find_what_overlapping_intervals_hide():
     low, high = stats.t.interval(0.95, 5, np.mean(differences), stats.sem(differences))
     assert (comparison.low, comparison.high) == pytest.approx((low, high))
     assert found["sort", "new"].verdict == "no difference shown"
-    assert compare(pairs, Metric("low"))["copy", "new"].verdict == "worse"
+    assert compare(pairs, Metric("loss", LOW))["copy", "new"].verdict == "worse"
 
 
 def test_there_is_no_verdict_without_enough_seeds():
     pairs = {("a", "x"): ([0.1, 0.2, 0.1, 0.2], ""), ("b", "x"): ([0.1] * 5, "1 of 6 seeds …")}
-    found = compare(pairs, METRICS["loss"])
+    found = compare(pairs, LOSS)
     assert found["a", "x"].verdict == "no verdict: fewer than 5 seeds"
     assert found["b", "x"].verdict == "no verdict: 1 of 6 seeds …"
     assert found["a", "x"].p is None
 
 
 def test_a_difference_without_spread():
-    found = compare({("a", "x"): ([0.25] * 5, "")}, METRICS["accuracy"])
+    found = compare({("a", "x"): ([0.25] * 5, "")}, ACCURACY)
     assert found["a", "x"].verdict == "better"
     assert found["a", "x"].p == 0.0
+
+
+def test_a_metric_without_a_direction_is_higher_or_lower():
+    pairs = {("a", "x"): ([0.25] * 5, ""), ("b", "x"): ([-0.25] * 5, "")}
+    verdicts = [found.verdict for found in compare(pairs, Metric("entropy", NEITHER)).values()]
+    assert verdicts == ["higher", "lower"]
 
 
 def test_holm_keeps_its_promise():
@@ -70,6 +79,6 @@ def test_holm_keeps_its_promise():
     wrong = 0
     for _ in range(400):
         pairs = {("t", str(v)): (rng.normal(0, 1, 5).tolist(), "") for v in range(6)}
-        found = compare(pairs, METRICS["accuracy"]).values()
+        found = compare(pairs, ACCURACY).values()
         wrong += any(one.verdict in ("better", "worse") for one in found)
     assert wrong <= stats.binom.ppf(0.999, 400, 0.05)

@@ -5,20 +5,25 @@ import types
 
 from rich.console import Console
 
+from tfm.objectives.base import ACCURACY, LOSS
 from tfm.sweep.launch import Progress
 from tfm.sweep.show import Display, duration, leaders
 
 
-def progress(variant, task, state, value=None, status="done", step=0):
+def progress(variant, task, state, value=None, status="done", step=0, metric=ACCURACY):
     train = types.SimpleNamespace(steps=100)
     job = types.SimpleNamespace(
         variant=variant,
         task=task,
         name=f"{variant} · {task} · seed 0",
         run=types.SimpleNamespace(train=train),
+        key=f"valid:loss.{metric.name}",
+        metric=metric,
     )
     line = {"step": step, "loss": 0.25} if step else {}
-    summary = {"status": status, "valid": {"accuracy": value}} if state == "done" else None
+    summary = (
+        {"status": status, "valid": {metric.name: value}, "tests": {}} if state == "done" else None
+    )
     error = "it broke" if state == "failed" else ""
     return Progress(job, state, line, summary, error)
 
@@ -37,11 +42,9 @@ JOBS = [
 
 
 def test_one_that_diverged_does_not_lead():
-    assert leaders(JOBS, "accuracy") == {"copy": ("a", 0.6)}
-    low = [progress("a", "copy", "done", 0.5), progress("b", "copy", "done", 0.4)]
-    for job in low:
-        job.summary["valid"] = {"loss": job.summary["valid"]["accuracy"]}
-    assert leaders(low, "loss") == {"copy": ("b", 0.4)}
+    assert leaders(JOBS) == {"copy": ("a", 0.6)}
+    low = [progress(v, "copy", "done", x, metric=LOSS) for v, x in (("a", 0.5), ("b", 0.4))]
+    assert leaders(low) == {"copy": ("b", 0.4)}
 
 
 def test_the_live_table_says_what_is_going_on():

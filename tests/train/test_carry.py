@@ -15,7 +15,7 @@ from tests.parity.torch_models import cell_tree
 from tfm.cli.eval import evaluate
 from tfm.config.names import UserError
 from tfm.evaluate import leaks
-from tfm.evaluate.metrics import measured
+from tfm.evaluate.loss import measure
 from tfm.objectives.batches import train_batch
 from tfm.run import spec
 from tfm.run.plan import plan_of
@@ -241,7 +241,7 @@ def test_evaluation_starts_from_zero():
         init, _, eval_step = compiled(run)
         state = init(train_batch(objective, data["train"], plan, 0, 0), jnp.uint32(0))
         assert set(state.variables()) == {"params"}
-        found.append(measured(objective, data["valid"], eval_step, state.variables(), 3)["loss"])
+        found.append(measure(objective, data["valid"], eval_step, state.variables(), 3)["loss"])
     np.testing.assert_array_equal(*found)
 
 
@@ -299,7 +299,7 @@ def test_long_windows_of_evaluation(folder):
         init, _, eval_step = compiled(run)
         first = train_batch(objective, data["train"], plan_of(run, data["train"]), 0, 0)
         variables = init(first, jnp.uint32(0)).variables()
-        sums = measured(objective, data["valid"], eval_step, variables, 3)
+        sums = measure(objective, data["valid"], eval_step, variables, 3)
         losses[name], counts[name] = sums["loss"].sum(), int(sums["count"].sum())
     size = len((folder / "a.txt").read_text())
     assert set(counts.values()) == {size}

@@ -11,7 +11,7 @@ from tfm.config.names import read
 from tfm.data.dataset import Examples, Ragged
 from tfm.data.plan.order import Epochs
 from tfm.evaluate.leaks import find_leak
-from tfm.evaluate.metrics import intervals, measured
+from tfm.evaluate.loss import intervals, measure
 from tfm.models.spec import model_spec
 from tfm.objectives.batches import eval_batches, train_batch
 from tfm.objectives.table import OBJECTIVES, open_sizes
@@ -79,7 +79,7 @@ def test_two_steps(name, chunk):
     moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), before, jax.device_get(state.params))
     assert any(jax.tree.leaves(moved))
     assert int(state.diverged) == -1
-    sums = measured(objective, dataset, eval_step, state.variables(), 3)
+    sums = measure(objective, dataset, eval_step, state.variables(), 3)
     found = objective.metrics(sums, dataset)
     assert np.isfinite(found[metric])
     assert np.isfinite(found["loss"])

@@ -144,7 +144,8 @@ def commands(folder: pathlib.Path):
         'def sweep(): return [{"model.widht": 1}]\n',
         "bad_baseline": '"""Why?"""\nBASE = "configs/tasks/reverse.py"\nBASELINE = "nobody"\n'
         'def sweep(): return [{"model.layers": n} for n in (1, 2)]\n',
-        "bad_metric": '"""Why?"""\nMETRIC = "accurcy"\ndef sweep(): return [{}]\n',
+        "bad_metric": '"""Why?"""\nBASE = "configs/tasks/reverse.py"\nMETRIC = "accurcy"\n'
+        'def sweep(): return [{}]\n',
     }.items():  # fmt: skip
         study = pathlib.Path("experiments") / f".trial_{name}"
         yield ["sweep", str(study), f"--workdir={folder / 'sweep'}", "--quiet"], name, body

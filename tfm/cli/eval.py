@@ -24,8 +24,9 @@ from tfm.config.names import UserError, read
 from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
-from tfm.evaluate import alignment, generation, metrics, word_vectors
+from tfm.evaluate import alignment, generation, loss, word_vectors
 from tfm.evaluate.baselines import baselines as simple_methods
+from tfm.objectives.base import eval_step
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 from tfm.run.folder import Folder, without_nonfinite
 from tfm.run.imported import imported_vocabulary
@@ -83,15 +84,15 @@ def evaluate(
         except UserError as e:
             raise UserError(f"data set {str(text)!r}: {e}") from e
     chunk = run.train.loss_chunk if run is not None and objective is None else None
-    step = jax.jit(functools.partial(metrics.eval_step, loaded.model, shown, chunk=chunk))
-    sums = metrics.measured(shown, opened, step, loaded.variables, data.eval_batch)
+    step = jax.jit(functools.partial(eval_step, loaded.model, shown, chunk=chunk))
+    sums = loss.measure(shown, opened, step, loaded.variables, data.eval_batch)
     found = {
         "step": loaded.step,
         "split": split,
         "dataset": str(text),
         "examples": len(sums["count"]),
-        **shown.metrics(sums, opened),
-        "intervals": metrics.intervals(shown, sums, opened),
+        **loss.metrics(shown, sums, opened),
+        "intervals": loss.intervals(shown, sums, opened),
     }
     if baselines:
         reading = data.reading

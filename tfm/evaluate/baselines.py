@@ -1,30 +1,97 @@
-"""What simple methods reach on a data set: the least that a model must be compared with.
+"""Baselines and floors: results of simple methods, which a model should exceed.
 
-Text and sequences: the unigram, and an n-gram that sees the true tokens to the left, on the very
-tokens that an objective asks for. Classes: the most frequent one, and a bag of words (naive Bayes).
-Tags: the most frequent of each word.
+Baselines are learned from the training data. Text and sequences: the unigram, and an n-gram that
+sees the true tokens to the left, on the same tokens that the objective asks for. Classes: the most
+frequent class, and a bag of words (naive Bayes). Tags: the most frequent tag of each word.
+
+Floors are accuracies that need no solution of the task: of the most frequent answer at each
+position, and of the shortcuts that the dataset declares.
 """
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
 from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.ngram import NGram
-from tfm.objectives.base import Objective
-from tfm.objectives.batches import eval_targets
+from tfm.metric import Metric
+from tfm.objectives.base import ACCURACY, Objective
+from tfm.objectives.batches import eval_batches, eval_targets
 from tfm.objectives.scores import class_scores, correlations, entity_matches, entity_scores, is_bio
 
 ORDERS = {"unigram": 1, "trigram": 3}
-TOKENS = 5_000_000  # to learn from, at most
-BATCH = 64  # of rows whose hidden tokens are drawn together
+TOKENS = 5_000_000  # at most, to learn from
+BATCH = 64  # rows whose hidden tokens are drawn together
+EXAMPLES = 500  # for floors, to learn from and to evaluate on
 
-Found = dict[str, dict[str, float]]
+Scores = dict[str, dict[str, float]]  # by method
 
 
-def baselines(objective: Objective, train: Dataset, valid: Dataset, size: int = BATCH) -> Found:
-    """For each method the metrics that it reaches on `valid`. With the `size` of the batches of an
-    evaluation, methods are asked for the same tokens as the model is."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Baselines(Evaluator):
+    """Computes the metrics of each simple method, as a slice."""
+
+    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+        return objective.declares(dataset)
+
+    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
+        train = context.data("train")
+        return Result({}, baselines(context.objective, train, dataset, context.batch))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Floors(Evaluator):
+    """Computes the accuracy of each floor, as a slice."""
+
+    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+        return (ACCURACY,)
+
+    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
+        accuracies = floors(context.objective, context.data("train"), dataset)
+        return Result({}, {name: {"accuracy": x} for name, x in accuracies.items()})
+
+
+def floors(objective: Objective, train: Dataset, valid: Dataset) -> dict[str, float]:
+    """Returns accuracies by name: of the most frequent answer, and of the dataset's shortcuts."""
+    accuracies = {}
+    if objective.chooses:
+        accuracies["most frequent answer"] = _most_frequent_answer(objective, train, valid)
+    if valid.shortcuts:
+        examples = valid.take(np.arange(min(len(valid), EXAMPLES)))
+        accuracies |= {name: float(reach(examples)) for name, reach in valid.shortcuts.items()}
+    return accuracies
+
+
+def _most_frequent_answer(objective: Objective, train: Dataset, valid: Dataset) -> float:
+    labels, position = _answers(objective, train)
+    # Count each (position, label); after sorting, the last of each position is the most frequent.
+    pairs, counts = np.unique(np.stack([position, labels]), axis=1, return_counts=True)
+    order = np.lexsort((counts, pairs[0]))
+    guess = dict(zip(*pairs[:, order].tolist(), strict=True))
+    labels, position = _answers(objective, valid)
+    return float(np.mean([guess.get(t) for t in position.tolist()] == labels))
+
+
+def _answers(objective: Objective, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the scored labels of the first examples, and their positions."""
+    dataset = dataclasses.replace(dataset, count=min(len(dataset), EXAMPLES))
+    labels, positions = [], []
+    for batch in eval_batches(objective, dataset, 250):
+        labels_BT = np.asarray(batch.labels).reshape(len(batch.labels), -1)
+        row, position = np.nonzero(np.asarray(batch.weights).reshape(labels_BT.shape))
+        labels.append(labels_BT[row, position])
+        positions.append(position)
+    return np.concatenate(labels), np.concatenate(positions)
+
+
+def baselines(objective: Objective, train: Dataset, valid: Dataset, size: int = BATCH) -> Scores:
+    """Returns the metrics of each method on `valid`.
+
+    `size` is the batch size of an evaluation: with the same size, methods are asked for the same
+    hidden tokens as the model.
+    """
     if valid.form == "labels" and valid.classes is None:
         return _mean(train, valid)
     if valid.form == "labels":
@@ -35,7 +102,7 @@ def baselines(objective: Objective, train: Dataset, valid: Dataset, size: int = 
     return _language(objective, train, valid, size)
 
 
-def _language(objective: Objective, train: Dataset, valid: Dataset, size: int) -> Found:
+def _language(objective: Objective, train: Dataset, valid: Dataset, size: int) -> Scores:
     learned = _sequences(train, _apart(train))
     tokens_BT, valid_BT = _rows(learned, train)
     models = {name: NGram(tokens_BT, valid_BT, valid.vocab, n) for name, n in ORDERS.items()}
@@ -43,10 +110,10 @@ def _language(objective: Objective, train: Dataset, valid: Dataset, size: int) -
     for tokens_BT, valid_BT, asked_BT in _asked(objective, valid, size):
         for name, model in models.items():
             logs[name].append(np.log(model.probabilities(tokens_BT, valid_BT)[asked_BT]))
-    return {name: _of_losses(-np.concatenate(found)) for name, found in logs.items()}
+    return {name: _loss_metrics(-np.concatenate(parts)) for name, parts in logs.items()}
 
 
-def _of_losses(losses: np.ndarray) -> dict[str, float]:
+def _loss_metrics(losses: np.ndarray) -> dict[str, float]:
     loss = float(np.mean(losses))
     return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
 
@@ -54,12 +121,12 @@ def _of_losses(losses: np.ndarray) -> dict[str, float]:
 def _asked(
     objective: Objective, valid: Dataset, size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rows of tokens, which are real, and which of them are asked for."""
+    """Yields rows of tokens, a mask of the real ones, and a mask of those that are asked for."""
     if valid.form == "text":
         try:
             yield from eval_targets(objective, valid, size)
             return
-        except NotImplementedError:  # an objective that asks for every token, or for pairs of them
+        except NotImplementedError:  # the objective asks for every token, or for pairs
             pass
     sequences = _sequences(valid, np.arange(len(valid)))
     tokens_BT, valid_BT = _rows(sequences, valid)
@@ -69,8 +136,7 @@ def _asked(
 
 
 def _sequences(dataset: Dataset, rows: np.ndarray) -> Ragged:
-    """What is written: the text; or BOS, the second side of a pair (or what a vector stands for),
-    and EOS."""
+    """Returns the text; or BOS, the target of a pair (or of a vector), and EOS."""
     examples = dataset.take(rows)
     if dataset.form == "text":
         return examples.tokens
@@ -88,50 +154,54 @@ def _rows(sequences: Ragged, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _apart(dataset: Dataset) -> np.ndarray:
-    """Rows to learn from, at most TOKENS tokens. Of windows of a text that overlap, only those that
-    stand side by side: otherwise each token would be counted many times."""
+    """Returns rows to learn from, at most TOKENS tokens.
+
+    Overlapping windows of a text are thinned out, so that each token counts once.
+    """
     count, step = len(dataset), 1
     if dataset.form == "text" and count > 1 and not dataset.padded:
         pair = dataset.take(np.arange(2)).tokens
-        one, other = pair.padded(dataset.max_length)
-        shifts = (k for k in range(1, len(one)) if np.array_equal(one[k:], other[:-k]))
-        step = max(1, len(one) // next(shifts, len(one)))
+        first, second = pair.padded(dataset.max_length)
+        shifts = (k for k in range(1, len(first)) if np.array_equal(first[k:], second[:-k]))
+        step = max(1, len(first) // next(shifts, len(first)))
     length = max(dataset.max_length, dataset.max_target)
     return np.arange(0, count, step)[: max(TOKENS // length, 1)]
 
 
-def _mean(train: Dataset, valid: Dataset) -> Found:
-    label_N, wanted_N = (_all(x).labels for x in (train, valid))
+def _mean(train: Dataset, valid: Dataset) -> Scores:
+    label_N, true_N = (_all(x).labels for x in (train, valid))
     assert label_N is not None
-    assert wanted_N is not None
-    said_N = np.full(len(wanted_N), label_N.mean())
-    loss = float(np.mean((wanted_N - said_N) ** 2))
-    return {"mean": {"loss": loss, **correlations(wanted_N, said_N)}}
+    assert true_N is not None
+    predicted_N = np.full(len(true_N), label_N.mean())
+    loss = float(np.mean((true_N - predicted_N) ** 2))
+    return {"mean": {"loss": loss, **correlations(true_N, predicted_N)}}
 
 
-def _classes(train: Dataset, valid: Dataset) -> Found:
+def _classes(train: Dataset, valid: Dataset) -> Scores:
     learned, asked = _all(train), _all(valid)
     assert learned.labels is not None
     assert asked.labels is not None
     assert valid.classes is not None
     count_C = np.bincount(learned.labels, minlength=valid.classes)
     logits_NC = naive_bayes(learned, asked.tokens, valid.vocab, valid.classes)
-    said = {
+    predictions = {
         "majority class": np.full(len(asked.labels), count_C.argmax()),
         "bag of words": logits_NC.argmax(1),
     }
     return {
         name: {
-            "accuracy": float(np.mean(said_N == asked.labels)),
-            **class_scores(asked.labels, said_N, valid.classes),
+            "accuracy": float(np.mean(predicted_N == asked.labels)),
+            **class_scores(asked.labels, predicted_N, valid.classes),
         }
-        for name, said_N in said.items()
+        for name, predicted_N in predictions.items()
     }
 
 
 def naive_bayes(learned: Examples, asked: Ragged, vocab: int, classes: int) -> np.ndarray:
-    """log P(class) + Σ log P(token | class), with one added to every count.  Multinomial naive
-    Bayes, McCallum & Nigam 1998."""
+    """Computes log P(class) + Σ log P(token | class), with add-one smoothing.
+
+    Multinomial naive Bayes, McCallum & Nigam 1998.
+    """
     assert learned.labels is not None
     label_T = np.repeat(learned.labels, learned.tokens.lengths)
     joint_T = label_T * vocab + learned.tokens.ids
@@ -142,18 +212,18 @@ def naive_bayes(learned: Examples, asked: Ragged, vocab: int, classes: int) -> n
     return prior_C + np.add.reduceat(log_CV[:, asked.ids], starts, axis=1).T
 
 
-def _tags(train: Dataset, valid: Dataset) -> Found:
+def _tags(train: Dataset, valid: Dataset) -> Scores:
     classes = valid.tags or valid.vocab
     word_N, tag_N, _ = _words(_all(train))
-    asked, wanted, place = _words(found := _all(valid))
-    said = most_frequent(word_N, tag_N, asked, classes)
-    out = {"accuracy": float(np.mean(said == wanted))}
+    asked, true, place = _words(examples := _all(valid))
+    predicted = most_frequent(word_N, tag_N, asked, classes)
+    out = {"accuracy": float(np.mean(predicted == true))}
     if is_bio(valid.label_names) and valid.label_names is not None:
-        flat = np.zeros((2, len(found.tokens.ids)), np.int64)
-        flat[:, place] = wanted, said
-        scored = np.zeros(len(found.tokens.ids), bool)
+        flat = np.zeros((2, len(examples.tokens.ids)), np.int64)
+        flat[:, place] = true, predicted
+        scored = np.zeros(len(examples.tokens.ids), bool)
         scored[place] = True
-        rows = [found.tokens.padded(valid.max_length, x) for x in (*flat, scored)]
+        rows = [examples.tokens.padded(valid.max_length, x) for x in (*flat, scored)]
         counts = entity_matches(rows[0], rows[1], rows[2], valid.label_names)
         out |= entity_scores(*(float(x.sum()) for x in counts.values()))
     return {"most frequent tag of the word": out}
@@ -162,12 +232,16 @@ def _tags(train: Dataset, valid: Dataset) -> Found:
 def most_frequent(
     word_N: np.ndarray, tag_N: np.ndarray, asked_N: np.ndarray, classes: int
 ) -> np.ndarray:
-    """For each word the tag that it most often had; for one that was not seen, the most frequent
-    tag of the words that were seen once."""
+    """Returns the most frequent tag of each word.
+
+    An unknown word gets the most frequent tag of the words that occur once.
+    """
     words, index_N, times = np.unique(word_N, return_inverse=True, return_counts=True)
     pair, count = np.unique(index_N * classes + tag_N, return_counts=True)
     order = np.lexsort((-(pair % classes), count, pair // classes))
-    last = np.append(np.diff(pair[order] // classes) > 0, True)  # the best of each word
+    last = np.append(
+        np.diff(pair[order] // classes) > 0, True
+    )  # the most frequent tag of each word
     best = (pair[order] % classes)[last]
     rare = np.bincount(tag_N[times[index_N] == 1], minlength=classes)
     rest = rare if rare.any() else np.bincount(tag_N, minlength=classes)
@@ -176,8 +250,10 @@ def most_frequent(
 
 
 def _words(examples: Examples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each word that is scored: a hash of its pieces, its tag, and where it stands. A word goes
-    on until the next one, or the end of its row."""
+    """Returns a hash of its pieces, the tag and the place of each scored word.
+
+    A word extends to the next one, or to the end of its row.
+    """
     tokens = examples.tokens
     tags = examples.tags if examples.target is None else examples.target.ids
     assert tags is not None

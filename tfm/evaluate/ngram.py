@@ -1,4 +1,4 @@
-"""An n-gram language model, to compare others with: interpolated Kneser–Ney.
+"""An n-gram language model with interpolated Kneser–Ney smoothing, for comparison.
 
 Kneser & Ney 1995; Chen & Goodman 1999, §2.7, with one discount for each order,
 n₁ / (n₁ + 2 n₂). Below the unigram is the uniform distribution, so no token has probability 0.
@@ -11,8 +11,8 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """The n-grams of one order, as sorted numbers, with their counts; and what is counted of each
-    context: all that follows it, and how many different tokens do."""
+    """The n-grams of one order as sorted numbers with their counts; for each context, the number
+    of tokens and of different tokens that follow it."""
 
     keys: np.ndarray
     counts: np.ndarray
@@ -22,15 +22,15 @@ class _Order:
 
 
 class NGram:
-    """P(token | up to `order` − 1 tokens before it), from rows of tokens.
+    """Estimates P(token | up to `order` − 1 tokens before it) from rows of tokens.
 
     A context is numbered by its place among the n-grams of the order below, so numbers stay below
-    (number of n-grams) × vocab whatever the order is.
+    (number of n-grams) × vocab for any order.
     """
 
     def __init__(self, tokens_BT: np.ndarray, valid_BT: np.ndarray, vocab: int, order: int = 3):
         self.vocab, self.orders = vocab, list[_Order]()
-        context_BT = np.zeros(tokens_BT.shape, np.int64)  # of order 1: nothing
+        context_BT = np.zeros(tokens_BT.shape, np.int64)  # order 1 has one empty context
         seen_BT, contexts = valid_BT, 1
         places = list[tuple[np.ndarray, np.ndarray]]()
         for _ in range(order):
@@ -46,7 +46,7 @@ class NGram:
         self._continue(places)
 
     def _continue(self, places: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Below the highest order, an n-gram counts by how many different tokens come before it."""
+        """Counts, below the highest order, how many different tokens precede an n-gram."""
         contexts = 1
         for n in range(len(places) - 1):
             longer = places[n + 1][0]
@@ -56,7 +56,7 @@ class NGram:
             contexts = len(places[n][0])
 
     def _without_first(self, keys: np.ndarray, n: int) -> np.ndarray:
-        """The numbers of n-grams of order n + 1 without their first token, in order n."""
+        """Returns the numbers, in order n, of n-grams of order n + 1 without their first token."""
         context, last = np.divmod(keys, self.vocab)
         if n == 1:
             return np.searchsorted(self.orders[0].keys, last)
@@ -64,22 +64,22 @@ class NGram:
         return np.searchsorted(self.orders[n - 1].keys, shorter * self.vocab + last)
 
     def probabilities(self, tokens_BT: np.ndarray, valid_BT: np.ndarray) -> np.ndarray:
-        """Of each token given those before it in its row."""
+        """Returns the probability of each token, given those before it in its row."""
         p_BT = np.full(tokens_BT.shape, 1 / self.vocab)
-        context_BT, known_BT = np.zeros(tokens_BT.shape, np.int64), valid_BT
-        for one in self.orders:
+        context_BT, knkept_BT = np.zeros(tokens_BT.shape, np.int64), valid_BT
+        for order in self.orders:
             key_BT = context_BT * self.vocab + tokens_BT
-            index_BT = np.minimum(np.searchsorted(one.keys, key_BT), len(one.keys) - 1)
-            found_BT = known_BT & (one.keys[index_BT] == key_BT)
-            total_BT = one.total[context_BT]
-            used_BT = known_BT & (total_BT > 0)
-            count_BT = np.where(found_BT, one.counts[index_BT], 0)
-            own_BT = np.maximum(count_BT - one.discount, 0)
-            rest_BT = one.discount * one.kinds[context_BT]
-            mixed_BT = (own_BT + rest_BT * p_BT) / np.maximum(total_BT, 1)
+            index_BT = np.minimum(np.searchsorted(order.keys, key_BT), len(order.keys) - 1)
+            found_BT = knkept_BT & (order.keys[index_BT] == key_BT)
+            total_BT = order.total[context_BT]
+            used_BT = knkept_BT & (total_BT > 0)
+            count_BT = np.where(found_BT, order.counts[index_BT], 0)
+            kept_BT = np.maximum(count_BT - order.discount, 0)
+            rest_BT = order.discount * order.kinds[context_BT]
+            mixed_BT = (kept_BT + rest_BT * p_BT) / np.maximum(total_BT, 1)
             p_BT = np.where(used_BT, mixed_BT, p_BT)
             context_BT = np.pad(np.where(found_BT, index_BT, 0)[:, :-1], ((0, 0), (1, 0)))
-            known_BT = valid_BT & np.pad(found_BT[:, :-1], ((0, 0), (1, 0)))
+            knkept_BT = valid_BT & np.pad(found_BT[:, :-1], ((0, 0), (1, 0)))
         return p_BT
 
 
@@ -88,6 +88,6 @@ def _order(keys: np.ndarray, counts: np.ndarray, vocab: int, contexts: int) -> _
     total = np.bincount(context, weights=counts, minlength=contexts)
     kinds = np.bincount(context[counts > 0], minlength=contexts)
     once, twice = (int(np.sum(counts == n)) for n in (1, 2))
-    # Without n-grams that occur once or twice, as in a language of few tokens: half a count.
+    # Without n-grams that occur once or twice (few token types), discount half a count.
     discount = once / (once + 2 * twice) if once and twice else 0.5
     return _Order(keys, counts, total, kinds, discount)

@@ -2,20 +2,26 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import flax.struct
 import jax
 import numpy as np
+from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.data.dataset import FORMS, Dataset, Examples
+from tfm.metric import HIGH, LOW, Metric
 from tfm.ops.losses import log_loss
 from tfm.ops.products import argmax_last
 
 Sums = Mapping[str, np.ndarray]
+LOSS = Metric("loss", LOW, unit="nats", headline=True)
+PERPLEXITY = Metric("perplexity", LOW, least=1.0)
+ACCURACY = Metric("accuracy", HIGH, most=1.0, headline=True)
+EXACT = Metric("exact", HIGH, most=1.0, headline=True)  # the share of examples without an error
 COUNTED = ("loss", "correct", "count")  # the sums that every objective has
 
 
@@ -99,6 +105,10 @@ class Objective:
         """Of text: which tokens `prepare` hides and asks for, given the same `rng`."""
         raise NotImplementedError
 
+    def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
+        """Returns what `metrics` computes: on this data, or without it, on any."""
+        return LOSS, PERPLEXITY, ACCURACY, EXACT
+
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         """Loss per token and what follows from it; accuracy per token and per example."""
         total = {name: float(np.sum(x)) for name, x in sums.items()}
@@ -124,6 +134,47 @@ def cross_entropy(
         out["smoothed"] = (1 - label_smoothing) * loss - label_smoothing * mean
     axes = tuple(range(1, batch.weights.ndim))
     return {name: jnp.sum(x * batch.weights, axes) for name, x in out.items()}
+
+
+def eval_step(
+    module: nn.Module,
+    objective: Objective,
+    variables: Mapping[str, Any],
+    batch: Batch,
+    chunk: int | None = None,
+) -> dict[str, Array]:
+    """Returns sums for each example (B): loss, correct answers, count, and the objective's others.
+
+    With `chunk`, logits are computed for this number of positions at a time.
+    """
+    x: Any = module.apply(variables, **batch.inputs, **head_options(chunk))
+    return sums_of(module, objective, variables, x, batch, None, chunk)
+
+
+def head_options(chunk: int | None) -> dict[str, Any]:
+    """Returns the arguments of a model whose logits are computed in parts."""
+    return {} if chunk is None else {"head": False}
+
+
+def sums_of(
+    module: nn.Module,
+    objective: Objective,
+    variables: Mapping[str, Any],
+    x: Array,
+    batch: Batch,
+    label_smoothing: Array | None,
+    chunk: int | None,
+) -> dict[str, Array]:
+    """Returns the objective's sums, given logits, or with `chunk` the states before the head."""
+    if chunk is None:
+        return objective.loss(x, batch, label_smoothing)
+
+    def logits(x_BTD: Array) -> Array:
+        return cast(Array, module.apply(variables, x_BTD, method="logits"))
+
+    if x.shape[1] <= chunk:  # one part: nothing is recomputed
+        return objective.loss(logits(x), batch, label_smoothing)
+    return chunked_loss(objective, logits, x, batch, label_smoothing, chunk)
 
 
 def chunked_loss(

@@ -8,8 +8,16 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset, Examples
+from tfm.metric import LOW, Metric
 from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
-from tfm.objectives.scores import class_scores, correlations
+from tfm.objectives.scores import (
+    CORRELATIONS,
+    F1,
+    MACRO_F1,
+    MATTHEWS,
+    class_scores,
+    correlations,
+)
 from tfm.ops.products import argmax_last
 
 
@@ -43,6 +51,10 @@ class Classify(Objective):
     ) -> dict[str, Array]:
         sums = cross_entropy(logits, batch, label_smoothing)
         return {**sums, "label": batch.labels, "predicted": argmax_last(logits)}
+
+    def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
+        two = dataset is None or dataset.classes == 2
+        return (*super().declares(dataset), MACRO_F1, MATTHEWS, *((F1,) if two else ()))
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         found = super().metrics(sums, dataset)
@@ -102,6 +114,9 @@ class Regress(Classify):
             "label": batch.labels,
             "predicted": predicted,
         }
+
+    def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
+        return Metric("loss", LOW, unit="squared error", headline=True), *CORRELATIONS
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         loss = float(np.sum(sums["loss"]) / np.sum(sums["count"]))

@@ -11,10 +11,17 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.metric import HIGH, LOW, Metric
 from tfm.objectives.base import Batch, Objective, Sums, Targets, cross_entropy, int32
 from tfm.objectives.text import text_rows, without_last
 from tfm.ops.losses import log_loss
 from tfm.ops.products import argmax_last
+
+TEXT = (  # metrics of the hidden tokens alone, without sentinels
+    Metric("text_loss", LOW, unit="nats"),
+    Metric("text_perplexity", LOW, least=1.0),
+    Metric("text_accuracy", HIGH, most=1.0),
+)
 
 
 class Denoiser(NamedTuple):
@@ -125,6 +132,9 @@ class SpanCorruption(Objective):
             "text_correct": np.sum(sums["right_BT"], 1, where=text_BT),
             "text_count": np.sum(text_BT, 1),
         }
+
+    def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
+        return (*super().declares(dataset), *TEXT)
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         count = max(float(np.sum(sums["text_count"])), 1.0)

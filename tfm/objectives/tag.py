@@ -7,8 +7,9 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset, Examples
+from tfm.metric import Metric
 from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
-from tfm.objectives.scores import entity_matches, entity_scores, is_bio
+from tfm.objectives.scores import ENTITY_SCORES, entity_matches, entity_scores, is_bio
 from tfm.ops.products import argmax_last
 
 
@@ -55,6 +56,10 @@ class Tag(Objective):
         names, tags_BT = dataset.label_names or (), sums["tags_BT"].astype(np.int64)
         said_BT = sums["predicted_BT"].astype(np.int64)
         return kept | entity_matches(tags_BT, said_BT, tags_BT >= 0, names)
+
+    def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
+        entities = dataset is None or is_bio(dataset.label_names)
+        return (*super().declares(dataset), *(ENTITY_SCORES if entities else ()))
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         found = super().metrics(sums, dataset)

@@ -3,7 +3,13 @@
 import math
 
 from tfm.data.dataset import Dataset, Examples
+from tfm.metric import LOW, Metric
 from tfm.objectives.base import Objective, Sums, Targets, int32
+
+BITS = (
+    Metric("bits_per_byte", LOW, unit="bits", headline=True),
+    Metric("bits_per_word", LOW, unit="bits"),
+)
 
 
 def text_rows(examples: Examples, dataset: Dataset) -> Targets:
@@ -30,6 +36,14 @@ def text_metrics(loss: float, dataset: Dataset) -> dict[str, float]:
 
 class TextMetrics(Objective):
     """An objective whose loss is that of every token of a text, or of a part that is typical."""
+
+    def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
+        sizes = (dataset and dataset.bytes_per_token, dataset and dataset.words_per_token)
+        bits = zip(BITS, sizes, strict=True)
+        return (
+            *super().declares(dataset),
+            *(metric for metric, size in bits if dataset is None or size is not None),
+        )
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         out = super().metrics(sums, dataset)

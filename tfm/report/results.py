@@ -1,4 +1,4 @@
-"""From the folders of a sweep to a table: variants × tasks, means with intervals over seeds."""
+"""Tables of a sweep: variants × tasks, means with intervals over seeds, read from its folders."""
 
 import collections
 import csv
@@ -13,17 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.report.statistics import METRICS, Comparison, Interval, compare, interval
-from tfm.run.folder import Damaged, Folder
+from tfm.metric import Metric
+from tfm.report.statistics import Comparison, Interval, compare, interval
+from tfm.run.folder import Damaged, Folder, without_nonfinite
 from tfm.run.library_code import is_stale
 from tfm.terminal import plain
 
-SOLVED = 0.01  # how near to the best accuracy a run has solved its task
+SOLVED = 0.01  # a run solves its task if its accuracy is this close to the best
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of a sweep. What it has not measured yet is None."""
+    """One run of a sweep. Fields that are not measured yet are None."""
 
     id: str
     variant: str
@@ -31,25 +32,25 @@ class Run:
     seed: int
     point: Mapping[str, Any]
     status: str  # done, diverged, failed, unfinished or damaged
-    error: str = ""  # of one that failed or is damaged
-    stale: bool = False  # other library code or settings of JAX made it
+    error: str = ""  # if it failed or is damaged
+    stale: bool = False  # made by other library code or settings of JAX
+    leaks: bool = False  # it was allowed to see the answer (train.allow_leak)
     profiles: Sequence[str] = ()  # a hash of each profile that it ran under
     parameters: int | None = None
     flops: int | None = None
     seconds: float | None = None  # of training, without compilation
-    metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # validation
-    tests: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
-    best: float | None = None  # the highest accuracy that is possible, where it is known
-    floors: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of accuracy
+    metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)  # see `values`
+    best: float | None = None  # the highest possible accuracy, if it is known
+    floors: Mapping[str, float] = dataclasses.field(default_factory=dict)  # accuracies
 
-    def value(self, metric: str) -> float | None:
-        """Of a run that is done."""
-        return self.metrics.get(metric) if self.status == "done" else None
+    def value(self, key: str) -> float | None:
+        """Returns a metric of a run that is done; `key` is one of `values`."""
+        return self.metrics.get(key) if self.status == "done" else None
 
     @property
     def solved(self) -> bool | None:
-        """Whether it is within SOLVED of the best accuracy that is possible."""
-        accuracy = self.value("accuracy")
+        """True if the accuracy is within SOLVED of the best that is possible."""
+        accuracy = self.value("valid:loss.accuracy")
         if self.best is None or accuracy is None:
             return None
         return accuracy >= self.best - SOLVED
@@ -57,19 +58,20 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A variant on a task. If a seed diverged there is no mean: one of the others would mislead."""
+    """A variant on a task. Without a mean if a seed diverged: that of the others would mislead."""
 
     mean: float | None
     low: float | None  # of the interval; None with fewer than two runs
     high: float | None
     runs: int  # in the mean
-    solved: int | None  # of these runs; None where the best accuracy is not known
+    solved: int | None  # of these runs; None if the best accuracy is unknown
     diverged: int
     failed: int
     unfinished: int
     damaged: int
     stale: int
-    profiles: int  # under which its runs were made: between two, bits may differ
+    leaks: int  # runs that were allowed to see the answer
+    profiles: int  # of its runs: bits may differ between two of them
     parameters: int | None
     flops: int | None
     seconds: float | None  # the median
@@ -79,7 +81,9 @@ class Cell:
 class Results:
     study: str
     question: str
-    metric: str
+    metric: Metric
+    label: str  # the metric as the study spells it
+    key: str  # the metric in `Run.metrics`
     runs: Sequence[Run]
     baseline: str | None = None  # a variant
 
@@ -93,45 +97,45 @@ class Results:
 
     @functools.cached_property
     def cells(self) -> dict[tuple[str, str], Cell]:
-        """By (task, variant), task after task."""
+        """Cells by (task, variant), task after task."""
         runs: dict[tuple[str, str], list[Run]] = {}
         for run in self.runs:
             runs.setdefault((run.task, run.variant), []).append(run)
         cells = [(task, variant) for task in self.tasks for variant in self.variants]
-        return {cell: _cell(runs[cell], self.metric) for cell in cells if cell in runs}
+        return {cell: _cell(runs[cell], self.key, self.metric) for cell in cells if cell in runs}
 
     def cell(self, variant: str, task: str) -> Cell | None:
         return self.cells.get((task, variant))
 
     @functools.cached_property
     def comparisons(self) -> dict[tuple[str, str], Comparison]:
-        """Each variant with the baseline, by (task, variant)."""
+        """Comparisons of each variant with the baseline, by (task, variant)."""
         pairs = {
             (task, variant): self._pairs(task, variant)
             for task, variant in self.cells
             if self.baseline is not None and variant != self.baseline
         }
-        return compare(pairs, METRICS[self.metric])
+        return compare(pairs, self.metric)
 
     def _pairs(self, task: str, variant: str) -> tuple[list[float], str]:
-        """Differences to the baseline by seed, and why they allow no verdict, if that is so."""
+        """Returns differences from the baseline by seed, and a reason for no verdict, or ""."""
         runs = {(run.variant, run.seed): run for run in self.runs if run.task == task}
         names = variant, self.baseline or ""
         both = [seed for name, seed in runs if name == variant and (names[1], seed) in runs]
-        values = [[runs[name, seed].value(self.metric) for name in names] for seed in both]
-        found = [a - b for a, b in values if a is not None and b is not None]
-        missing = len(both) - len(found)
-        return found, f"{missing} of {len(both)} seeds have no number" if missing else ""
+        values = [[runs[name, seed].value(self.key) for name in names] for seed in both]
+        differences = [a - b for a, b in values if a is not None and b is not None]
+        missing = len(both) - len(differences)
+        return differences, f"{missing} of {len(both)} seeds have no number" if missing else ""
 
     @property
     def floors(self) -> dict[str, dict[str, float]]:
-        """What can be reached without solving a task, by (name, task), as accuracy."""
-        found: dict[str, dict[str, float]] = {}
-        if self.metric == "accuracy":
+        """Accuracies that need no solution of a task, by name and task."""
+        floors: dict[str, dict[str, float]] = {}
+        if self.key == "valid:loss.accuracy":
             for run in self.runs:
                 for name, value in run.floors.items():
-                    found.setdefault(name, {})[run.task] = value
-        return found
+                    floors.setdefault(name, {})[run.task] = value
+        return floors
 
 
 def read(workdir: str, settings: Mapping[str, Any] | None = None) -> Results:
@@ -141,8 +145,36 @@ def read(workdir: str, settings: Mapping[str, Any] | None = None) -> Results:
     sweep = Folder(workdir).read("sweep.json")
     if sweep is None:
         raise UserError(f"{workdir} is not the folder of a sweep: it has no sweep.json")
-    runs = [_run(pathlib.Path(workdir) / run["id"], run, settings) for run in sweep["runs"]]
-    return Results(sweep["study"], sweep["question"], sweep["metric"], runs, sweep.get("baseline"))
+    if "declaration" not in sweep:
+        raise UserError(
+            f"{workdir}/sweep.json was written by an earlier version. `tfm sweep STUDY "
+            f"--workdir={workdir}` writes it again; finished runs are kept"
+        )
+    return Results(
+        study=sweep["study"],
+        question=sweep["question"],
+        metric=Metric.from_tree(sweep["declaration"]),
+        label=sweep["metric"],
+        key=sweep["key"],
+        runs=[_run(pathlib.Path(workdir) / run["id"], run, settings) for run in sweep["runs"]],
+        baseline=sweep.get("baseline"),
+    )
+
+
+def values(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Returns all metrics of a summary by "split:evaluator.metric"; one of `data.tests` alone has
+    the split "tests" too."""
+    out = {f"valid:loss.{name}": x for name, x in (summary["valid"] or {}).items()}
+    out.pop("valid:loss.step", None)
+    alone = [split for split in summary["tests"] if not split.startswith("valid, ")]
+    parts = [(split, "loss", metrics) for split, metrics in summary["tests"].items()]
+    parts += [(x["split"], x["name"], x["metrics"]) for x in summary.get("evaluations", ())]
+    for split, evaluator, metrics in parts:
+        for name, value in metrics.items():
+            out[f"{split}:{evaluator}.{name}"] = value
+            if [split] == alone:
+                out[f"tests:{evaluator}.{name}"] = value
+    return out
 
 
 def _run(path: pathlib.Path, known: Mapping[str, Any], settings: Mapping[str, Any] | None) -> Run:
@@ -158,31 +190,34 @@ def _run(path: pathlib.Path, known: Mapping[str, Any], settings: Mapping[str, An
     if summary is None:
         return Run(**known, status="unfinished")
     profiles, limits = folder.read("profile.json"), summary.get("limits", {})
+    config = folder.read("config.json") or {"train": {}}
     return Run(
         **known,
         status=summary["status"],
         stale=is_stale(profiles, settings),
-        profiles=[_digest(one) for one in (profiles or {}).get("profiles", ())],
+        leaks=bool(config["train"].get("allow_leak")),
+        profiles=[_digest(profile) for profile in (profiles or {}).get("profiles", ())],
         parameters=summary["parameters"],
         flops=summary["flops"],
         seconds=_seconds(folder.read_log(), summary["steps"]),
-        metrics={k: v for k, v in (summary["valid"] or {}).items() if k != "step"},
-        tests=summary["tests"],
+        metrics=values(summary),
         best=limits.get("best"),
         floors=limits.get("floors", {}),
     )
 
 
 def _digest(profile: Mapping[str, Any]) -> str:
-    """Of where a run ran, and with which versions and settings; not of which code it reaches."""
+    """Hashes where a run ran, with which versions and settings, but not the code that it used."""
     made_by = {name: x for name, x in profile["made_by"].items() if name != "tfm"}
     rest = {name: x for name, x in profile.items() if name not in ("entries", "made_by")}
     return hashlib.sha256(json.dumps([made_by, rest], sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
-    """Of all steps, at the median speed between lines of the log. The first line is left out: it
-    includes compilation."""
+    """Returns the time of all steps, at the median speed between lines of the log.
+
+    The first line is left out: it includes compilation.
+    """
     lines = [line for line in lines if line["split"] == "train"]
     ends = [0, *(line["step"] for line in lines)]
     per_step = [
@@ -192,19 +227,19 @@ def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
     return statistics.median(per_step[1:]) * steps if len(per_step) > 1 else None
 
 
-def _cell(runs: Sequence[Run], name: str) -> Cell:
-    done, metric = [run for run in runs if run.status == "done"], METRICS[name]
-    finite = [value for run in done if (value := run.value(name)) is not None]
+def _cell(runs: Sequence[Run], key: str, metric: Metric) -> Cell:
+    done = [run for run in runs if run.status == "done"]
+    finite = [value for run in done if (value := run.value(key)) is not None]
     status = collections.Counter(run.status for run in runs)
     diverged = status["diverged"] + len(done) - len(finite)
-    found = Interval() if diverged else interval(finite, metric.least, metric.most)
+    mean = Interval() if diverged else interval(finite, metric.least, metric.most)
     timed = [run.seconds for run in done if run.seconds is not None]
     ended = [run for run in runs if run.parameters is not None]
     solved = [run.solved for run in done if run.solved is not None]
     return Cell(
-        mean=found.mean,
-        low=found.low,
-        high=found.high,
+        mean=mean.mean,
+        low=mean.low,
+        high=mean.high,
         runs=len(finite),
         solved=sum(solved) if solved else None,
         diverged=diverged,
@@ -212,7 +247,8 @@ def _cell(runs: Sequence[Run], name: str) -> Cell:
         unfinished=status["unfinished"],
         damaged=status["damaged"],
         stale=sum(run.stale for run in runs),
-        profiles=len({one for run in runs for one in run.profiles}),
+        leaks=sum(run.leaks for run in runs),
+        profiles=len({profile for run in runs for profile in run.profiles}),
         parameters=ended[0].parameters if ended else None,
         flops=ended[0].flops if ended else None,
         seconds=statistics.median(timed) if timed else None,
@@ -226,7 +262,7 @@ def write(results: Results, folder: Folder) -> None:
 
 
 def markdown(results: Results) -> str:
-    """The table of the metric, the differences to the baseline, and what each cell cost."""
+    """Formats the metric, the differences from the baseline, and the cost of each cell."""
     lines = [f"# {plain(results.study)}", "", results.question, ""]
     for title, columns, rows in tables(results):
         head = [column.lstrip(">") for column in columns]
@@ -239,9 +275,12 @@ Table = tuple[str, list[str], list[list[str]]]  # a title, the columns (">" befo
 
 
 def tables(results: Results) -> Iterator[Table]:
-    """What is printed, and written as Markdown."""
+    """Yields the tables that are printed and written as Markdown."""
     tasks = results.tasks
-    title = f"Mean {results.metric} on validation data, with 95 % intervals over seeds."
+    split, _, name = results.key.rpartition(":")
+    name, split = name.removeprefix("loss."), {"valid": "validation data"}.get(split, split)
+    unit = f" ({results.metric.unit})" if results.metric.unit else ""
+    title = f"Mean {name}{unit} on {split}, with 95 % intervals over seeds."
     rows = [
         [variant, *(text(results.cell(variant, task)) for task in tasks)]
         for variant in results.variants
@@ -252,49 +291,51 @@ def tables(results: Results) -> Iterator[Table]:
     if results.comparisons:
         head = ["variant", "task", ">difference", ">pairs", ">p", ">p (Holm)", "verdict"]
         yield (
-            f"Difference in {results.metric} to {results.baseline}, paired by seed: Student's 95 % "
+            f"Difference in {results.label} to {results.baseline}, paired by seed: Student's 95 % "
             "interval, and p corrected by Holm for all comparisons of the study.",
             head,
-            [_comparison(*names, found) for names, found in results.comparisons.items()],
+            [_comparison(*names, x) for names, x in results.comparisons.items()],
         )
     head = ["task", "variant", ">parameters", ">training FLOPs", ">seconds", ">runs", ">solved"]
     yield "Cost.", head, [[*names, *cost(cell)] for names, cell in results.cells.items()]
 
 
 NOTE = (
-    "A floor is what can be reached without solving the task. A run has solved it if its accuracy "
-    f"is within {SOLVED} of the best that is possible. Seconds depend on the load of the machine: "
-    "compare FLOPs, or measure with `tfm bench`."
+    "A floor is an accuracy that needs no solution of the task. A run has solved the task if its "
+    f"accuracy is within {SOLVED} of the best that is possible. A run that may see the answer was "
+    "trained with `train.allow_leak`. Seconds depend on the load of the machine: compare FLOPs, or "
+    "measure with `tfm bench`."
 )
 
 
-def _comparison(task: str, variant: str, found: Comparison) -> list[str]:
+def _comparison(task: str, variant: str, comparison: Comparison) -> list[str]:
     spread = ""
-    if found.low is not None and found.high is not None:
-        spread = f" ± {(found.high - found.low) / 2:.4f}"
+    if comparison.low is not None and comparison.high is not None:
+        spread = f" ± {(comparison.high - comparison.low) / 2:.4f}"
     return [
         variant,
         task,
-        "—" if found.difference is None else f"{found.difference:+.4f}{spread}",
-        str(found.pairs),
-        *("—" if p is None else f"{p:.2g}" for p in (found.p, found.p_holm)),
-        found.verdict,
+        "—" if comparison.difference is None else f"{comparison.difference:+.4f}{spread}",
+        str(comparison.pairs),
+        *("—" if p is None else f"{p:.2g}" for p in (comparison.p, comparison.p_holm)),
+        comparison.verdict,
     ]
 
 
 def text(cell: Cell | None) -> str:
-    """A mean with its interval, and what is missing from it."""
+    """Formats a mean with its interval, and notes what is missing from it."""
     if cell is None:
         return ""
     out = str(Interval(cell.mean, cell.low, cell.high))
     for status in ("diverged", "failed", "unfinished", "damaged", "stale"):
         if number := getattr(cell, status):
             out += f" ({number} {status})"
+    out += " (may see the answer)" if cell.leaks else ""
     return out + (f" ({cell.profiles} profiles)" if cell.profiles > 1 else "")
 
 
 def cost(cell: Cell) -> tuple[str, str, str, str, str]:
-    """Parameters, FLOPs, seconds, runs and how many of them solved the task, as text."""
+    """Formats parameters, FLOPs, seconds, the number of runs, and how many solved the task."""
     return (
         "—" if cell.parameters is None else f"{cell.parameters:,}",
         "—" if cell.flops is None else f"{cell.flops:.3g}",
@@ -309,34 +350,40 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def table_csv(results: Results) -> str:
-    """A line for each variant and task."""
-    rows = [{"metric": results.metric, **row} for row in _rows(results)]
+    """Formats a line for each variant and task."""
+    rows = [{"metric": results.label, **row} for row in _rows(results)]
     return _csv(list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 
 def _rows(results: Results) -> list[dict[str, Any]]:
-    """The cells, each with its comparison."""
+    """Returns the cells, each with its comparison."""
     rows = []
     for (task, variant), cell in results.cells.items():
-        found = results.comparisons.get((task, variant))
-        versus = {} if found is None else dataclasses.asdict(found)
-        own = {f"{name} to {results.baseline}": x for name, x in versus.items()}
-        rows.append({"variant": variant, "task": task, **dataclasses.asdict(cell), **own})
+        comparison = results.comparisons.get((task, variant))
+        fields = {} if comparison is None else dataclasses.asdict(comparison)
+        versus = {f"{name} to {results.baseline}": x for name, x in fields.items()}
+        rows.append({"variant": variant, "task": task, **dataclasses.asdict(cell), **versus})
     return rows
 
 
 def runs_csv(results: Results) -> str:
-    """A line for each run: its settings, and all that was measured."""
+    """Formats a line for each run: its settings, and all its metrics."""
     keys = list(dict.fromkeys(key for run in results.runs for key in run.point))
-    own = ["id", "variant", "task", "seed", "status", "error", "stale", "parameters", "flops",
-           "seconds"]  # fmt: skip
+    fields = ["id", "variant", "task", "seed", "status", "error", "stale", "leaks", "parameters",
+              "flops", "seconds"]  # fmt: skip
     rows = []
     for run in results.runs:
-        tests = {f"{name} on {task}": x for task, m in run.tests.items() for name, x in m.items()}
-        measured = {**run.metrics, **tests}
-        rows.append({name: getattr(run, name) for name in own} | {**run.point} | measured)
+        metrics = {_column(key): x for key, x in run.metrics.items() if key[:6] != "tests:"}
+        rows.append({name: getattr(run, name) for name in fields} | {**run.point} | metrics)
     names = dict.fromkeys(name for row in rows for name in row)
-    return _csv(list(dict.fromkeys([*own, *keys, *names])), rows)
+    return _csv(list(dict.fromkeys([*fields, *keys, *names])), rows)
+
+
+def _column(key: str) -> str:
+    """Returns the heading of a metric: "accuracy", "exact on copy(length=9)", "bleu on test"."""
+    split, _, name = key.rpartition(":")
+    name = name.removeprefix("loss.")
+    return name if split == "valid" else f"{name} on {split}"
 
 
 def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
@@ -348,11 +395,12 @@ def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def to_json(results: Results) -> dict[str, Any]:
-    """The same as a tree for JSON."""
+    """Returns the results as a tree for JSON."""
     return {
         "study": results.study,
         "question": results.question,
-        "metric": results.metric,
+        "metric": results.label,
+        "declaration": without_nonfinite(dataclasses.asdict(results.metric)),
         "baseline": results.baseline,
         "table": [
             {

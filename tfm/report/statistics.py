@@ -1,4 +1,4 @@
-"""Means over seeds with intervals, and differences to a baseline, paired by seed."""
+"""Means over seeds with intervals, and differences from a baseline, paired by seed."""
 
 import dataclasses
 import math
@@ -8,31 +8,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import stats
 
+from tfm.metric import HIGH, NEITHER, Metric
+
 LEVEL = 0.95
-FEWEST = 5  # seeds for a verdict
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """Which values of a number are better, and which it can have."""
-
-    better: str  # high or low
-    least: float = 0.0
-    most: float = math.inf
-
-
-METRICS = {
-    "loss": Metric("low"),
-    "perplexity": Metric("low", 1.0),
-    "bits_per_byte": Metric("low"),
-    "accuracy": Metric("high", 0.0, 1.0),
-    "exact": Metric("high", 0.0, 1.0),
-}
+FEWEST = 5  # seeds that a verdict needs
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A mean and Student's interval for it; without one if there are fewer than two values."""
+    """A mean with Student's interval, which needs at least two values."""
 
     mean: float | None = None
     low: float | None = None
@@ -50,10 +34,7 @@ class Interval:
 
 
 def interval(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Interval:
-    """The mean of values that cannot be below `least` nor above `most`.  Student 1908.
-
-    The interval ends at these bounds: the true mean is within them.
-    """
+    """Returns the mean and its interval, cut at the bounds of the values.  Student 1908."""
     if not values:
         return Interval()
     mean = statistics.fmean(values)
@@ -66,13 +47,13 @@ def interval(values: Sequence[float], least: float = -math.inf, most: float = ma
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A variant minus the baseline on one task, seed by seed."""
+    """A variant minus the baseline on one task, paired by seed."""
 
     difference: float | None
     low: float | None
     high: float | None
     pairs: int  # seeds that both have
-    p: float | None  # of the paired test, as if there were no other comparison
+    p: float | None  # of the paired test, not corrected
     p_holm: float | None  # corrected for all comparisons of the study
     verdict: str
 
@@ -80,10 +61,9 @@ class Comparison:
 def compare(
     pairs: Mapping[tuple[str, str], tuple[Sequence[float], str]], metric: Metric
 ) -> dict[tuple[str, str], Comparison]:
-    """For each comparison of a study, from its differences by seed and a reason why there can be no
-    verdict, or "".
+    """Compares variants with the baseline, given differences by seed and a reason for no verdict.
 
-    Student's paired test, corrected by Holm 1979 over all comparisons that can have a verdict.
+    Student's paired test, corrected by Holm 1979 over all comparisons without such a reason ("").
     """
     tested = {
         name: _p(differences)
@@ -93,17 +73,17 @@ def compare(
     corrected = holm(tested)
     out = {}
     for name, (differences, reason) in pairs.items():
-        found = interval(differences)
+        mean = interval(differences)
         if name not in tested:
             verdict = f"no verdict: {reason or f'fewer than {FEWEST} seeds'}"
-        elif corrected[name] >= 1 - LEVEL or not found.mean:
+        elif corrected[name] >= 1 - LEVEL or not mean.mean:
             verdict = "no difference shown"
         else:
-            verdict = "better" if (found.mean > 0) == (metric.better == "high") else "worse"
+            verdict = _verdict(mean.mean, metric)
         out[name] = Comparison(
-            found.mean,
-            found.low,
-            found.high,
+            mean.mean,
+            mean.low,
+            mean.high,
             len(differences),
             tested.get(name),
             corrected.get(name),
@@ -112,15 +92,21 @@ def compare(
     return out
 
 
+def _verdict(difference: float, metric: Metric) -> str:
+    if metric.better == NEITHER:
+        return "higher" if difference > 0 else "lower"
+    return "better" if (difference > 0) == (metric.better == HIGH) else "worse"
+
+
 def _p(differences: Sequence[float]) -> float:
-    """Of Student's test that the mean is zero."""
-    if len(set(differences)) == 1:  # without spread: surely zero, or surely not
+    """Returns the p-value of Student's test that the mean is zero."""
+    if len(set(differences)) == 1:  # no spread: certainly zero, or certainly not
         return 1.0 if differences[0] == 0 else 0.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def holm(p: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """Corrected p-values: the k-th least of m is multiplied by m − k + 1.  Holm 1979."""
+    """Returns corrected p-values: the k-th smallest of m times m − k + 1.  Holm 1979."""
     order = sorted(p, key=lambda name: p[name])
     scaled = [min(1.0, p[name] * (len(order) - k)) for k, name in enumerate(order)]
     return dict(zip(order, np.maximum.accumulate(scaled).tolist() if scaled else [], strict=True))

@@ -80,6 +80,8 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
         "study": study.name,
         "question": study.question,
         "metric": study.metric,
+        "key": jobs[0].key,
+        "declaration": dataclasses.asdict(jobs[0].metric),
         "baseline": study.baseline,
         "runs": [
             {

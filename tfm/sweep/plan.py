@@ -14,6 +14,8 @@ from tfm.check.entries import check_entries
 from tfm.config import files as configs
 from tfm.config.names import UserError, suggest
 from tfm.config.spec import Spec, Tree, replaced, to_spec
+from tfm.evaluate.evaluator import available, resolve
+from tfm.metric import Metric
 from tfm.models.spec import ModelSpec
 from tfm.run.identity import identity, init_digest
 from tfm.run.spec import RunSpec, open_data
@@ -39,6 +41,8 @@ class Job:
     point: Point
     run: RunSpec  # with the sizes that come from the data
     files: tuple[str, ...]  # whose tables it uses
+    key: str  # of the study's METRIC in a summary; see `report.results.values`
+    metric: Metric
 
     @property
     def name(self) -> str:
@@ -82,6 +86,11 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
         jobs[i] = dataclasses.replace(job, variant=row, task=column)
     jobs = list({job.id: job for job in reversed(jobs)}.values())[::-1]  # the first of equal runs
     _check_cells(study, jobs)
+    keys = dict.fromkeys(job.key for job in jobs)
+    if len(keys) > 1:
+        raise UserError(
+            f"{study.path}: METRIC={study.metric!r} is {' or '.join(keys)}; write which"
+        )
     if study.baseline is not None:
         rows = dict.fromkeys(job.variant for job in jobs)
         if study.baseline not in rows:
@@ -119,6 +128,8 @@ class _Opened(NamedTuple):
     model: ModelSpec  # with its sizes
     fingerprints: list[str]
     files: tuple[str, ...]
+    key: str  # of the metric
+    metric: Metric
 
 
 class _Base:
@@ -142,10 +153,10 @@ class _Base:
         )
         if key not in self.opened:
             self.opened[key] = self._open(run)
-        model, fingerprints, files = self.opened[key]
+        model, fingerprints, files, metric_key, metric = self.opened[key]
         run = dataclasses.replace(run, model=model)
         name = identity(run, fingerprints, init_digest(run))
-        return Job(name, "", "", point, run, files)
+        return Job(name, "", "", point, run, files, metric_key, metric)
 
     def _run(self, tree: Tree) -> RunSpec:
         """The run of a tree, as `to_spec` makes it. Points share most of their groups, so each
@@ -167,15 +178,16 @@ class _Base:
     def _open(self, run: RunSpec) -> _Opened:
         """Raise what only the data can show, and entries that come from unrelated files."""
         run, data = open_data(run)
-        if self.study.metric == "bits_per_byte" and data["valid"].bytes_per_token is None:
-            raise UserError("METRIC='bits_per_byte' is for text, and this data set has none")
+        metrics = available(run.objective.entry, (), data)
+        key = resolve(self.study.metric, metrics)
         entries = configs.user_entries(run)
         for name, entry in entries.items():
             if entry.file not in self.sources:
                 raise UserError(f"{name} comes from {entry.file}, not from this point's config")
         check_entries(run)
         files = tuple(sorted({entry.file for entry in entries.values()}))
-        return _Opened(run.model, [dataset.fingerprint for dataset in data.values()], files)
+        fingerprints = [dataset.fingerprint for dataset in data.values()]
+        return _Opened(run.model, fingerprints, files, key, metrics[key])
 
 
 def _find(study: pathlib.Path, where: str) -> str:

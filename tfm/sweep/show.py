@@ -10,7 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfm.report.statistics import METRICS
+from tfm.metric import LOW
+from tfm.report.results import values
 from tfm.sweep.launch import Progress
 from tfm.terminal import plain
 
@@ -71,30 +72,33 @@ class Display:
         now = Table("running", "step", "loss", box=box.SIMPLE_HEAD, pad_edge=False)
         for job in jobs:
             if job.state == "running":
-                loss = f"{job.line['loss']:.4f}" if job.line else "…"
+                loss = f"{job.line['loss']:.4f}" if "loss" in job.line else "…"
                 step = f"{job.line.get('step', 0)} of {job.job.run.train.steps}"
                 now.add_row(Text(plain(job.job.name)), step, loss)
         best = Table("task", "best so far", self.metric, box=box.SIMPLE_HEAD, pad_edge=False)
-        for task, (name, value) in leaders(jobs, self.metric).items():
+        for task, (name, value) in leaders(jobs).items():
             best.add_row(Text(plain(task)), Text(plain(name)), f"{value:.4f}")
         failed = [Text(plain(f"{j.job.name}: {j.error}"), "red") for j in jobs if j.error]
         return Group(Text(self._line(jobs)), bar, now, best, *failed[-5:])
 
 
-def leaders(jobs: Sequence[Progress], metric: str) -> dict[str, tuple[str, float]]:
-    """For each task the variant with the best mean over the runs that are done. A variant that
-    diverged with any seed is left out."""
-    values: dict[tuple[str, str], list[float | None]] = {}
+def leaders(jobs: Sequence[Progress]) -> dict[str, tuple[str, float]]:
+    """Returns the variant with the best mean over finished runs, for each task.
+
+    A variant that diverged with any seed is left out.
+    """
+    cells: dict[tuple[str, str], list[float | None]] = {}
+    sign = 1
     for job in jobs:
         if job.summary is not None:
-            found = (job.summary["valid"] or {}).get(metric)
+            value = values(job.summary).get(job.job.key)
             cell = job.job.task, job.job.variant
-            values.setdefault(cell, []).append(found if job.summary["status"] == "done" else None)
+            cells.setdefault(cell, []).append(value if job.summary["status"] == "done" else None)
+            sign = -1 if job.job.metric.better == LOW else 1
     best: dict[str, tuple[str, float]] = {}
-    sign = 1 if METRICS[metric].better == "high" else -1
-    for (task, variant), found in values.items():
-        numbers = [number for number in found if number is not None]
-        if len(numbers) < len(found):
+    for (task, variant), results in cells.items():
+        numbers = [number for number in results if number is not None]
+        if len(numbers) < len(results):
             continue
         mean = sum(numbers) / len(numbers)
         if task not in best or sign * mean > sign * best[task][1]:

@@ -1,11 +1,11 @@
 """A study is a folder with a `study.py`.
 
 Its docstring is the question. `BASE` is a config (`configs/….py:argument`, searched for in the
-study's folder and those above it). `sweep()` gives the points; those that are the same run count
-once. `VARIANT` and `TASK` may name the
-keys that make the rows and the columns of the table, `METRIC` the number that is compared, and
-`BASELINE` the variant, as its row is named, that all others are compared with, seed by seed. Like a
-config file, it may define SCORES, MASKS, … of its own.
+study's folder and those above it). `sweep()` returns the points; equal runs count once. `VARIANT`
+and `TASK` may name the keys that make the rows and the columns of the table. `METRIC` is the number
+that is compared: "accuracy", "SPLIT:exact" or "SPLIT:EVALUATOR.bleu", computed by the objective or
+by an evaluator that the config names, on 'valid' if SPLIT is left out. `BASELINE` is the row that
+all others are compared with, paired by seed. Like a config file, a study may define SCORES, MASKS….
 """
 
 import dataclasses
@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfm.config import files as configs
-from tfm.config.names import UserError, pick, suggest
+from tfm.config.names import UserError, suggest
 from tfm.config.registries import TABLES
-from tfm.report.statistics import METRICS
 
 KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", "BASELINE", *TABLES)
 
@@ -61,11 +60,10 @@ def load(where: str) -> Study:
     if base is not None and not isinstance(base, str):
         raise UserError(f"{path}: BASE must be the path of a config, not {base!r}")
     if not isinstance(metric, str):
-        raise UserError(f"{path}: METRIC must be one of {', '.join(METRICS)}, not {metric!r}")
-    try:
-        pick(METRICS, metric, "METRIC")
-    except UserError as e:
-        raise UserError(f"{path}: {e}") from e
+        raise UserError(
+            f"{path}: METRIC must be the name of a metric, as 'accuracy' or 'test:bleu', not "
+            f"{metric!r}"
+        )
     baseline = getattr(module, "BASELINE", None)
     if baseline is not None and not isinstance(baseline, str):
         raise UserError(f"{path}: BASELINE must be the name of a row, not {baseline!r}")

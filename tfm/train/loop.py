@@ -23,11 +23,10 @@ from tfm.config.provenance import SOURCE
 from tfm.config.spec import flat, to_tree
 from tfm.data.dataset import Dataset
 from tfm.data.plan.order import Prefetch
-from tfm.evaluate import answers, leaks
-from tfm.evaluate.floors import floors
-from tfm.evaluate.metrics import measured
+from tfm.evaluate import leaks, loss
+from tfm.evaluate.baselines import floors
 from tfm.objectives.base import Batch
-from tfm.objectives.batches import Read, each_shape, eval_batches, read_of, train_batch
+from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
 from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.run.identity import identity, init_digest, profiles, record_profile
@@ -123,28 +122,25 @@ def _difference(known: Mapping[str, Any], run: RunSpec) -> str:
 
 
 def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> None:
-    """Raise if the model sees what it must predict: its loss would mean nothing."""
-    objective, valid, size = run.objective.entry, data["valid"], run.data.eval_batch
-    found, cure = answers.find_shown_answer(objective, valid, size), answers.CURE
-    if found is None and objective.labels_in is not None:
+    """Raises if the model sees what it must predict: its loss would mean nothing."""
+    objective, train, valid = run.objective.entry, data["train"], data["valid"]
+
+    def model() -> tuple[Any, Any]:
         init, _, eval_step = compiled(run)
-        plan = plan_of(run, data["train"])
-        first = train_batch(objective, data["train"], plan, run.seed, 0)
+        first = train_batch(objective, train, plan_of(run, train), run.seed, 0)
         check_memory(jax.eval_shape(init, first, jnp.uint32(run.seed)))
-        variables = init(first, jnp.uint32(run.seed)).variables()
-        # On the shorter rows: the cost grows with the square of the length.
-        short = min(valid, data["train"], key=lambda dataset: dataset.max_length)
-        batch = next(eval_batches(objective, short, size))
-        found = leaks.find_leak(eval_step, variables, objective, batch, valid.vocab)
-        cure = leaks.CURE
-    if found is None:
+        return eval_step, init(first, jnp.uint32(run.seed)).variables()
+
+    shorter = min(valid, train, key=lambda dataset: dataset.max_length)
+    leak = leaks.find(objective, valid, run.data.eval_batch, model, shorter)
+    if leak is None:
         return
     if not run.train.allow_leak:
         raise UserError(
-            f"objective {run.objective!r}: {found}. The model sees the answer: {cure}. "
+            f"objective {run.objective!r}: {leak.reason}. The model sees the answer: {leak.cure}. "
             "train.allow_leak=True trains it anyway"
         )
-    watcher.message(f"the model sees the answer: {found}")
+    watcher.message(f"the model sees the answer: {leak.reason}")
 
 
 class _Training:
@@ -201,12 +197,12 @@ class _Training:
             logs = done % train.log_every == 0 or last
             if logs:
                 state = self._log(done, state, batches)
-            loss = None
+            score = None
             if done % eval_every == 0 or last:
-                loss = self._evaluate(done, state)
-            if loss is not None or done % save_every == 0 or self.stop.asked:
+                score = self._evaluate(done, state)
+            if score is not None or done % save_every == 0 or self.stop.asked:
                 self.folder.check_lock()
-                self.checkpoints.save(done, state.items(), loss, self.folder.logged)
+                self.checkpoints.save(done, state.items(), score, self.folder.logged)
             if logs and int(state.diverged) >= 0:
                 return self._finish(state, "diverged")
             if self.stop.asked and not last:
@@ -285,10 +281,9 @@ class _Training:
         return found["loss"]
 
     def _measure(self, state: TrainState, dataset: Dataset) -> dict[str, float]:
-        sums = measured(
-            self.objective, dataset, self.eval_step, state.variables(), self.spec.data.eval_batch
-        )
-        return self.objective.metrics(sums, dataset)
+        size, objective = self.spec.data.eval_batch, self.objective
+        sums = loss.measure(objective, dataset, self.eval_step, state.variables(), size)
+        return loss.metrics(objective, sums, dataset)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.folder.log(line)

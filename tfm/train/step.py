@@ -10,8 +10,7 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.evaluate.metrics import eval_step, head_options, sums_of
-from tfm.objectives.base import COUNTED, Batch, Objective
+from tfm.objectives.base import COUNTED, Batch, Objective, eval_step, head_options, sums_of
 from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OptimizerSpec

@@ -10,7 +10,7 @@ from tests.helpers.runs import Silent
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.datasets import open_dataset
-from tfm.evaluate.answers import _tokens_of_labels, find_shown_answer
+from tfm.evaluate.leaks import _tokens_of_labels, find_shown_answer
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM
@@ -161,7 +161,7 @@ def test_which_token_a_label_is():
 def test_what_is_random_comes_from_rng():
     numbers = np.random.default_rng(0)
     change = lambda b, _: also(b, noise_B=numbers.random(len(b.labels)))
-    with pytest.raises(UserError, match="Leaking.prepare gives two batches"):
+    with pytest.raises(UserError, match="Leaking.prepare returns two different batches"):
         find_shown_answer(leaking(MaskedLM, change), dataset(TEXT), 12)
 
 

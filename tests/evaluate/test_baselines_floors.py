@@ -7,7 +7,7 @@ import pytest
 
 from tfm.data.dataset import FIRST
 from tfm.data.datasets import open_dataset
-from tfm.evaluate.floors import floors
+from tfm.evaluate.baselines import floors
 from tfm.objectives.table import OBJECTIVES
 
 

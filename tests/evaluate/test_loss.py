@@ -1,7 +1,7 @@
 import numpy as np
 
 from tfm.data.datasets import open_dataset
-from tfm.evaluate.metrics import evaluate, intervals
+from tfm.evaluate.loss import evaluate, intervals
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES

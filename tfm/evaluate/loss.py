@@ -1,0 +1,81 @@
+"""Loss, accuracy and the objective's other metrics, with intervals over the examples."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from tfm.data.dataset import Dataset
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.metric import Metric, check_declared
+from tfm.objectives.base import Batch, Objective, Sums
+from tfm.objectives.batches import eval_batches
+
+EvalStep = Callable[..., dict[str, Array]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loss(Evaluator):
+    """Computes the objective's metrics, and bootstrap intervals from `draws` resamples."""
+
+    draws: int = 1000
+
+    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+        return objective.declares(dataset)
+
+    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
+        objective = context.objective
+        sums = measure(objective, dataset, context.eval_step, context.variables, context.batch)
+        details = {
+            "examples": len(sums["count"]),
+            "intervals": intervals(objective, sums, dataset, draws=self.draws),
+        }
+        return Result(metrics(objective, sums, dataset), details=details)
+
+
+def measure(
+    objective: Objective, dataset: Dataset, eval_step: EvalStep, variables: Any, size: int
+) -> Sums:
+    """Returns the sums of each example from which the objective computes its metrics."""
+    sums = evaluate(eval_step, variables, eval_batches(objective, dataset, size))
+    return objective.per_example(sums, dataset)
+
+
+def metrics(objective: Objective, sums: Sums, dataset: Dataset) -> dict[str, float]:
+    """Returns the objective's metrics; raises if it does not declare one of them."""
+    values = objective.metrics(sums, dataset)
+    check_declared(values, objective.declares(dataset), type(objective).__name__)
+    return values
+
+
+def evaluate(eval_step: EvalStep, variables: Any, batches: Iterable[Batch]) -> Sums:
+    """Returns the sums of every example with a scored label, in order."""
+    parts = [jax.device_get(eval_step(variables, batch)) for batch in batches]
+    sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    scored = sums["count"] > 0
+    return {name: x[scored].astype(np.float64) for name, x in sums.items()}
+
+
+def intervals(
+    objective: Objective,
+    sums: Sums,
+    dataset: Dataset,
+    level: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """Returns bootstrap intervals: examples are drawn again with replacement.  Efron 1979."""
+    count = len(sums["count"])
+    rng = np.random.default_rng(seed)
+    samples = []
+    for _ in range(draws):
+        rows = rng.integers(0, count, count)
+        samples.append(objective.metrics({name: x[rows] for name, x in sums.items()}, dataset))
+    tails = [50 * (1 - level), 50 * (1 + level)]
+    return {
+        name: tuple(np.percentile([sample[name] for sample in samples], tails).tolist())
+        for name in samples[0]
+    }

@@ -1,0 +1,50 @@
+"""Metrics: which values of a number are better, which are possible, and in which unit they are.
+
+The objective or evaluator that computes a metric declares it once. The declaration is written with
+the results, so tables, progress bars and verdicts need no other source.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfm.config.names import UserError, suggest
+
+HIGH, LOW, NEITHER = "high", "low", "neither"
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """The declaration of a metric."""
+
+    name: str
+    better: str  # HIGH, LOW or NEITHER
+    least: float = 0.0
+    most: float = math.inf
+    unit: str = ""
+    headline: bool = False  # progress bars show it
+
+    def __post_init__(self) -> None:
+        if self.better not in (HIGH, LOW, NEITHER):
+            raise UserError(
+                f"Metric({self.name!r}): better={self.better!r} must be {HIGH!r}, {LOW!r} or "
+                f"{NEITHER!r}"
+            )
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "Metric":
+        """Reads a declaration from a JSON file, where None stands for no bound."""
+        bounds: dict[str, Any] = {"least": -math.inf, "most": math.inf}
+        return cls(**{key: bounds[key] if x is None else x for key, x in tree.items()})
+
+
+def check_declared(values: Iterable[str], declared: Iterable[Metric], who: str) -> None:
+    """Raises if a metric was computed that is not declared."""
+    names = {metric.name for metric in declared}
+    for name in values:
+        if name not in names:
+            raise UserError(
+                f"{who} computes {name!r} and does not declare it: return Metric({name!r}, …) in "
+                f"declares(){suggest(name, names)}"
+            )
