@@ -11,7 +11,7 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
-from tfm.bench.attention import AttentionBench
+from tfm.bench import attention
 from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
@@ -140,7 +140,7 @@ def test_a_run_is_complete(name):
 
 
 def test_the_benchmark_of_a_new_score(own_tables):
-    bench = to_spec(AttentionBench, tree("new_score"))
+    bench = to_spec(attention.Bench, tree("new_score"))
     assert bench.scores == ("scaled_dot", "loud")
     assert set(bench.scores[1].entry.params) == {"log_scale_H", "gain_H"}
 

@@ -18,14 +18,13 @@ FLOORS = [
     ["objectives", "decode", "describe"],
     ["config.registries"],
     ["config.files"],
-    ["config.help", "run"],
+    ["run"],
     ["interop", "evaluate", "check"],
     ["train", "explain"],
     ["report"],
     ["sweep"],
     ["bench"],
     ["cli"],
-    ["bench.first_step"],
 ]
 FLOOR = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}
 

@@ -29,4 +29,4 @@ def test_both_are_timed(capsys):
 def test_a_folder_that_is_not_there(capsys):
     pytest.importorskip("transformers", reason="needs the extra: pip install 'tfm[parity]'")
     assert cli.main(["bench", "decode", "--config.folder=nowhere"]) == 2
-    assert "--config.folder=nowhere: no such folder" in capsys.readouterr().err
+    assert "--config.folder=nowhere: no such Hugging Face folder" in capsys.readouterr().err

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import sys
 
 import jax
 import pytest
 
 from tfm.bench import plain_flax, train
 from tfm.bench.cases import CASES, ours
-from tfm.bench.turns import in_turns, ratios
+from tfm.bench.turns import in_turns, ratios, whole_process
+from tfm.cli import main as cli
 from tfm.config.names import UserError
 from tfm.models.spec import model_spec
 
@@ -65,24 +67,30 @@ def test_a_contender_that_fails_is_named(capfd):
     assert "broken on purpose" in capfd.readouterr().err
 
 
-def test_a_case_is_measured_and_drawn(monkeypatch, capsys, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_one_round_is_its_own_median():
+    assert ratios([{"a": 2.0, "b": 3.0}], "a") == {"b": (1.5, 1.5, 1.5)}
+
+
+def test_a_process_that_fails_is_named():
+    with pytest.raises(UserError, match=r"a thing could not be timed: .*on purpose"):
+        whole_process("a thing", [sys.executable, "-c", "raise ValueError('on purpose')"])
+
+
+def test_a_case_is_measured(monkeypatch, capsys):
     monkeypatch.setattr(train, "MAKERS", {"tfm": "tests.bench.contenders:make_case",
                                           "flax": "tests.bench.contenders:make_case"})  # fmt: skip
-    picture = tmp_path / "steps.png"
     options = ["--config.cases=('tiny',)", "--config.rivals=('flax',)", "--config.rounds=2"]
-    train.main([*options, "--config.seconds=0.01", "--json", f"--picture={picture}"])
+    assert cli.main(["bench", "train", *options, "--config.seconds=0.01", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["cores"] for row in rows] == ["all", "one"]
     assert rows[0]["ratio"] == {"flax": [1, 1, 1]}
     assert rows[0]["gflop"] == pytest.approx(1.4, rel=0.1)
-    assert picture.read_bytes()[1:4] == b"PNG"
 
 
 def test_the_table_names_the_rivals(monkeypatch, capsys):
     monkeypatch.setattr(train, "measure", lambda spec: [
         train.Row("tiny", "2/2", "one", 1.0, {"tfm": 2.0}, {"flax": (1.5, 1.4, 1.6)})])  # fmt: skip
-    train.main(["--config.cases=('tiny',)", "--config.rivals=('flax',)"])
+    cli.main(["bench", "train", "--config.cases=('tiny',)", "--config.rivals=('flax',)"])
     out = capsys.readouterr().out
     assert "1.50 (1.40–1.60)" in out
     assert "\\n" not in out

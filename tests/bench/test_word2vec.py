@@ -2,9 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from tfm.bench import data
 from tfm.cli import main as cli
 
 
@@ -12,7 +12,10 @@ from tfm.cli import main as cli
 def test_both_are_timed(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gensim", reason="needs the extra: pip install 'tfm[bench]'")
     monkeypatch.setenv("TFM_CACHE", str(tmp_path / "cache"))
-    data.write_text(tmp_path, 2000, words=300)
+    words = np.random.default_rng(0).integers(0, 300, (2000, 13)).astype(str)
+    text = "\n".join(map(" ".join, words))
+    for split in ("train", "valid"):
+        (tmp_path / f"{split}.en").write_text(text)
     argv = [f"--config.{split}={tmp_path / split}.en" for split in ("train", "valid")]
     more = ["--config.cores=('one',)", "--config.rounds=2", "--config.seconds=0.2", "--json"]
     assert cli.main(["bench", "word2vec", *argv, *more]) == 0

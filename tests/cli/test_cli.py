@@ -11,6 +11,7 @@ import pytest
 
 from tfm.cli import main as cli
 from tfm.cli.bench import BENCHES
+from tfm.config.spec import Spec
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -59,12 +60,9 @@ def test_help_imports_nothing_heavy():
     [
         ["bench"],
         ["bench", "attention"],
-        ["bench", "compile"],
-        ["bench", "data"],
         ["bench", "decode"],
         ["bench", "growth"],
         ["bench", "nanogpt"],
-        ["bench", "start"],
         ["bench", "train"],
         ["check"],
         ["classify"],
@@ -120,20 +118,15 @@ def test_describe_prints_a_tree_or_json():
     assert found["family"] == "decoder"
 
 
-def test_bench_compile_measures():
-    small = ["--config.layers=(1,2)", "--config.scan=true", "--config.rounds=1",
-             "--config.model.width=8", "--config.model.vocab=9", "--config.length=4"]  # fmt: skip
-    rows = json.loads(tfm("bench", "compile", "--json", *small).stdout)
-    assert [(row["layers"], row["scan"]) for row in rows] == [(1, True), (2, True)]
-    assert rows[0]["ratio"] == 1
-
-
 def test_every_verb_starts_somewhere():
     for name, file in cli.verbs().items():
         assert callable(importlib.import_module(f"tfm.cli.{file.stem}").main)
         assert f"  {name} " in cli.usage()
     for name in BENCHES:
-        assert callable(importlib.import_module(f"tfm.bench.{name}").main)
+        bench = importlib.import_module(f"tfm.bench.{name}")
+        assert issubclass(bench.Bench, Spec)
+        assert callable(bench.measure)
+        assert callable(bench.report)
 
 
 def test_version():
@@ -151,8 +144,6 @@ def test_version():
         (["bench", "attention", "--config.implementations=('fused',)"], "cannot do scores other"),
         (["bench", "attention", "--config.lenths=3"], "did you mean 'lengths'?"),
         (["bench", "attention", "--config=nowhere.py"], "no Python file"),
-        (["bench", "compile", "--config.batch=0"], "must be at least 1"),
-        (["bench", "compile", "--config.model.layers=7"], "model.layers follows from layers"),
         (["describe"], "which config? Write --config=FILE.py"),
         (
             ["describe", "--config=configs/gpt2.py:smal"],

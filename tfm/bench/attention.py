@@ -1,13 +1,10 @@
-"""Time and memory of attention, beside `jax.nn.dot_product_attention`.
+"""Measures time and memory of attention, beside `jax.nn.dot_product_attention`.
 
-  tfm bench attention [--config=FILE.py] [--config.KEY=VALUE …] [--json]
-
-Every number is measured in turns with the baseline, in one run, and given as a ratio to it, so
-that both meet the same noise of the machine.
+Every number is measured in turns with the baseline, in one run, and given as a ratio to it, so that
+both meet the same noise of the machine.
 """
 
 import dataclasses
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +14,9 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 from jax.tree_util import Partial
-from ml_collections import ConfigDict
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from tfm.config import arguments
-from tfm.config.files import from_command_line
-from tfm.config.help import keys_text
-from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size, to_spec, to_tree
+from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers.dims import DTYPES
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.mask import At
@@ -37,8 +28,8 @@ from tfm.terminal import table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionBench(Spec):
-    """What to measure. Each score × implementation × length is one row of the table."""
+class Bench(Spec):
+    """Each score × implementation × length is one row of the table."""
 
     lengths: tuple[int, ...] = size((256, 1024, 2048))
     scores: tuple[Named, ...] = choice(lambda: SCORES, ("scaled_dot", "additive"))
@@ -51,8 +42,8 @@ class AttentionBench(Spec):
     head_width: int = size(64)
     dtype: Named = choice(lambda: DTYPES, "float32")
     rounds: int = field(5, least=2)  # at most
-    seconds: float = field(4.0, above=0)  # the rounds of a row stop when they took this long
-    max_gigabytes: float = field(8.0, above=0)  # what needs more temporary memory is not run
+    seconds: float = field(4.0, above=0)  # the rounds of a row stop after this time
+    max_gigabytes: float = field(8.0, above=0)  # rows that need more temporary memory are not run
 
     def check(self) -> None:
         for name in ("lengths", "scores", "implementations"):
@@ -62,7 +53,7 @@ class AttentionBench(Spec):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the result; a ratio above 1 is better than the baseline."""
+    """A speed or saving above 1 is better than the baseline."""
 
     length: int
     score: str
@@ -75,28 +66,8 @@ class Row:
     memory_saving: float
 
 
-def get_config() -> ConfigDict:
-    """The default, for config files to change."""
-    return ConfigDict(to_tree(AttentionBench()))
-
-
-def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(AttentionBench, {})}", end="")
-        return
-    given = arguments.split(argv, flags=("json",))
-    spec = to_spec(AttentionBench, from_command_line(given.config, AttentionBench, {}))
-    _check_shapes(spec)
-    cells = len(spec.lengths) * len(spec.scores) * len(spec.implementations)
-    rows = list(track(measure(spec), "compiling and timing", cells, console=Console(stderr=True)))
-    if "json" in given.flags:
-        print(json.dumps([dataclasses.asdict(row) for row in rows], indent=1))
-    else:
-        Console().print(_table(spec, rows))
-
-
-def _check_shapes(spec: AttentionBench) -> None:
-    """Raise what cannot run, before the first compilation."""
+def _check_shapes(spec: Bench) -> None:
+    """Raises if a combination cannot run, before the first compilation."""
     length = min(spec.lengths)
     for score in spec.scores:
         for implementation in spec.implementations:
@@ -104,7 +75,8 @@ def _check_shapes(spec: AttentionBench) -> None:
             jax.eval_shape(fn, *_inputs(spec, length), _parameters(spec, score, length))
 
 
-def measure(spec: AttentionBench) -> Iterator[Row]:
+def measure(spec: Bench) -> Iterator[Row]:
+    _check_shapes(spec)
     for length in spec.lengths:
         qkv = _inputs(spec, length)
         baseline = _Compiled(_baseline(spec, length), *qkv, {})
@@ -123,23 +95,18 @@ def measure(spec: AttentionBench) -> Iterator[Row]:
                 )
 
 
-def _candidate(spec: AttentionBench, score: Named, implementation: str) -> Callable[..., Array]:
+def _candidate(spec: Bench, score: Named, implementation: str) -> Callable[..., Array]:
+    options: dict[str, Any] = {"mask": spec.mask.entry, "normalizer": spec.normalizer.entry}
+
     def candidate(q, k, v, params):
-        return attend(
-            q,
-            k,
-            v,
-            score=Partial(score.entry.fn, **params),
-            mask=spec.mask.entry,
-            normalizer=spec.normalizer.entry,
-            implementation=implementation,
-        )
+        fn = Partial(score.entry.fn, **params)
+        return attend(q, k, v, score=fn, implementation=implementation, **options)
 
     return candidate
 
 
 class _Compiled:
-    """A function of (q, k, v, parameters), compiled forwards and as a training step needs it."""
+    """A function of (q, k, v, parameters), compiled forward and as part of a training step."""
 
     def __init__(self, fn: Callable[..., Array], *args: Any):
         def loss(*args):
@@ -153,9 +120,9 @@ class _Compiled:
 
 
 def _in_turns(
-    spec: AttentionBench, ours: _Compiled, baseline: _Compiled, which: Callable[[_Compiled], Any]
+    spec: Bench, ours: _Compiled, baseline: _Compiled, which: Callable[[_Compiled], Any]
 ) -> tuple[float | None, float | None]:
-    """Our median milliseconds and the median, over rounds, of baseline time / our time."""
+    """Returns our median milliseconds, and the median over rounds of baseline time / our time."""
     if max(ours.memory, baseline.memory) > spec.max_gigabytes * 1e9:
         return None, None
 
@@ -177,7 +144,7 @@ def _in_turns(
     )
 
 
-def _baseline(spec: AttentionBench, length: int) -> Callable[..., Array]:
+def _baseline(spec: Bench, length: int) -> Callable[..., Array]:
     if spec.mask == "causal":
         return lambda q, k, v, _: jax.nn.dot_product_attention(q, k, v, is_causal=True)
 
@@ -189,26 +156,24 @@ def _baseline(spec: AttentionBench, length: int) -> Callable[..., Array]:
     return with_array
 
 
-def _inputs(spec: AttentionBench, length: int) -> list[Array]:
-    return [
-        jax.random.normal(
-            jax.random.key(i), (spec.batch, length, heads, spec.head_width), spec.dtype
-        )
-        for i, heads in enumerate((spec.heads, spec.kv_heads, spec.kv_heads))
+def _inputs(spec: Bench, length: int) -> list[Array]:
+    shapes = [
+        (spec.batch, length, heads, spec.head_width)
+        for heads in (spec.heads, spec.kv_heads, spec.kv_heads)
     ]
+    return [jax.random.normal(jax.random.key(i), x, spec.dtype) for i, x in enumerate(shapes)]
 
 
-def _parameters(spec: AttentionBench, score: Named, length: int) -> dict[str, Array]:
-    width = spec.head_width
-    sizes = {"H": spec.heads, "K": width, "L": length, "M": length}
-    entry = score.entry
+def _parameters(spec: Bench, score: Named, length: int) -> dict[str, Array]:
+    sizes = {"H": spec.heads, "K": spec.head_width, "L": length, "M": length}
+    sizes |= dict(score.entry.sizes)
     return {
-        name: init(jax.random.key(0), shape_of(name, sizes | dict(entry.sizes)), spec.dtype)
-        for name, init in entry.params.items()
+        name: init(jax.random.key(0), shape_of(name, sizes), spec.dtype)
+        for name, init in score.entry.params.items()
     }
 
 
-def _table(spec: AttentionBench, rows: Sequence[Row]) -> Table:
+def report(spec: Bench, rows: Sequence[Row]) -> Table:
     shape = f"batch {spec.batch}, {spec.heads} heads of {spec.head_width}, {spec.dtype}"
     out = table(
         *("length", "score", "by"),
@@ -219,19 +184,10 @@ def _table(spec: AttentionBench, rows: Sequence[Row]) -> Table:
         f"{spec.max_gigabytes:g} GB.",
     )
 
-    def number(value: float | None, form: str) -> str:
-        return "—" if value is None else form.format(value)
-
+    forms = "{:.1f}", "{:.2f}", "{:.1f}", "{:.2f}", "{:.1f}", "{:.2g}"
     for row in rows:
-        out.add_row(
-            str(row.length),
-            row.score,
-            row.implementation,
-            number(row.forward_ms, "{:.1f}"),
-            number(row.forward_speed, "{:.2f}"),
-            number(row.training_ms, "{:.1f}"),
-            number(row.training_speed, "{:.2f}"),
-            number(row.memory_mb, "{:.1f}"),
-            number(row.memory_saving, "{:.2g}"),
-        )
+        length, *names = dataclasses.astuple(row)[:3]
+        numbers = zip(forms, dataclasses.astuple(row)[3:], strict=True)
+        cells = ["—" if value is None else form.format(value) for form, value in numbers]
+        out.add_row(str(length), *names, *cells)
     return out

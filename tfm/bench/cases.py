@@ -1,4 +1,4 @@
-"""The training steps that are timed, and tfm's own way to make them."""
+"""Models whose training steps are timed, and the steps that tfm takes."""
 
 import dataclasses
 import time
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tfm.bench.turns import Run
 from tfm.config.names import read
 from tfm.config.spec import Spec, replaced
 from tfm.models.spec import ModelSpec, model_spec
@@ -18,13 +19,12 @@ from tfm.run.spec import TrainSpec
 from tfm.runtime import keep_memory
 from tfm.train import step as steps
 
-LEARNING_RATE, CLIP = 1e-3, 1.0  # AdamW and a clipped gradient, for all alike
-Run = Callable[[int], float]  # takes so many steps, and gives the seconds for each
+LEARNING_RATE, CLIP = 1e-3, 1.0  # AdamW and gradient clipping, in all implementations
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model and its batch. Attention models have no dropout, as nanoGPT's setting for a CPU."""
+    """A model and its batch. There is no dropout, as in nanoGPT's settings for a CPU."""
 
     kind: str
     layers: int
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def model(self) -> dict[str, Any]:
-        """As a config of tfm has it."""
+        """Returns the model's config."""
         transformer = {
             "layers": self.layers,
             "max_length": self.length,
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def data(self) -> Batch:
-        """Random tokens. Where an encoder reads, a quarter of each sequence is padding."""
+        """Returns random tokens; a quarter of each encoder input is padding."""
         rng = np.random.default_rng(0)
         shape = self.batch, self.length
 
@@ -97,7 +97,7 @@ class Case:
 
 CASES = {
     "tiny": Case("decoder", 2, 2, 64, 32, 64, 64),
-    "small": Case("decoder", 4, 4, 128, 64, 12, 65),  # nanoGPT's setting for a CPU
+    "small": Case("decoder", 4, 4, 128, 64, 12, 65),  # nanoGPT's settings for a CPU
     "medium": Case("decoder", 6, 6, 384, 256, 8, 65),
     "large": Case("decoder", 4, 8, 512, 512, 4, 8192),
     "bert": Case("encoder", 4, 4, 256, 128, 8, 8192),
@@ -113,7 +113,7 @@ OBJECTIVE = {
 
 
 def ours(case: Case) -> Run:
-    """The step that `tfm train` takes."""
+    """Takes the steps of `tfm train`."""
     train_step, state, batch, numbers = our_step(case)
 
     def step() -> Any:
@@ -127,8 +127,10 @@ def ours(case: Case) -> Run:
 def our_step(
     case: Case, changes: Mapping[str, Any] | None = None, loss_chunk: int | None = None
 ) -> tuple[Any, Any, Batch, Any]:
-    """The jitted step of `tfm train`, and what it is called with: state, batch and numbers.
-    `changes` are of the model's config, at dotted keys."""
+    """Returns the jitted step of `tfm train` and its arguments: state, batch and numbers.
+
+    `changes` replaces values of the model's config at dotted keys.
+    """
     keep_memory()
     tree = replaced(Model, {"model": case.model}, dict(changes or {}))
     module = model_spec(tree).build()
@@ -143,13 +145,13 @@ def our_step(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model(Spec):
-    """A config that holds a model and nothing else."""
+    """A config that holds only a model."""
 
     model: ModelSpec
 
 
 def timed(step: Callable[[], Any]) -> Run:
-    """Steps of JAX, until the last has ended."""
+    """Returns a function that times a number of steps of JAX."""
 
     def run(count: int) -> float:
         start = time.perf_counter()

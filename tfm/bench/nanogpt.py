@@ -1,11 +1,9 @@
-"""nanoGPT's small model of Shakespeare, trained from start to end, beside the same in PyTorch.
+"""Trains nanoGPT's small Shakespeare model from start to end, beside the same in PyTorch.
 
-  tfm bench nanogpt [--config.KEY=VALUE …] [--json]
-
-Both are whole processes, run one after the other in turns: start-up, training, saving, and the loss
-over the whole validation text in windows side by side, which is the same number in both. PyTorch is
-eager, as nanoGPT is with `--compile=False` (`tfm/bench/torch_nanogpt.py`; needs the extra `bench`).
-tfm reads `configs/nanogpt.py`, with nanoGPT's own learning rate and weight decay. The text is
+Both are whole processes, run in turns: start-up, training, saving, and the loss over the whole
+validation text in windows side by side, which is the same number in both. PyTorch is eager, as
+nanoGPT is with `--compile=False` (`tfm/bench/torch_nanogpt.py`; needs the extra `bench`). tfm reads
+`configs/nanogpt.py`, with nanoGPT's learning rate and weight decay. The text is
 tinyshakespeare/input.txt in the folder $TFM_DATA.
 """
 
@@ -16,22 +14,16 @@ import pathlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
-from tfm.bench import picture
-from tfm.bench.turns import library_config, ratios, whole_process
-from tfm.config import arguments
-from tfm.config import files as config
-from tfm.config.help import keys_text
+from tfm.bench.turns import library_config, not_installed, ratio_text, ratios, whole_process
+from tfm.config.files import from_command_line
 from tfm.config.names import UserError
-from tfm.config.spec import Spec, field, rate, size, to_spec
+from tfm.config.spec import Spec, field, rate, size
 from tfm.run.spec import RunSpec, read
-from tfm.terminal import console, table
+from tfm.terminal import table
 
 CONFIG = "configs/nanogpt.py"
 TEXT = "tinyshakespeare/input.txt"
@@ -40,63 +32,43 @@ OURS, THEIRS = "tfm", "torch"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NanoGPTBench(Spec):
-    """What to run. The rest is in the config."""
+class Bench(Spec):
+    """The run; everything else is in the config."""
 
     steps: int = size(2000)
     learning_rate: float = field(1e-3, above=0)
-    warmup: int = size(100)  # of `steps`; no more than these
+    warmup: int = size(100)  # of `steps`, at most all of them
     final: float = rate(0.1)  # the share of the learning rate at the end
     rounds: int = size(2)
-    seed: int = field(0, least=0)  # of the first round, then one more each
+    seed: int = field(0, least=0)  # of the first round; later rounds count up
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """Seconds and losses of each round; `ratio` is PyTorch's time over ours."""
+class Row:
+    """One round: seconds, losses and parameters of both."""
 
-    steps: int
+    seconds: dict[str, float]
+    loss: dict[str, float]
     parameters: dict[str, int]
-    seconds: dict[str, list[float]]
-    losses: dict[str, list[float]]
-    ratio: tuple[float, float, float]  # the median and the quartiles
 
 
-def main(argv: Sequence[str]) -> None:
-    if set(arguments.HELP) & set(argv):
-        print(f"{__doc__}{keys_text(NanoGPTBench, {})}", end="")
-        return
-    given = arguments.split(argv, flags=("json",))
-    spec = to_spec(NanoGPTBench, config.from_command_line(given.config, NanoGPTBench, {}))
-    found = measure(spec)
-    if "json" in given.flags:
-        print(json.dumps(dataclasses.asdict(found), indent=1))
-    else:
-        _print(found)
-
-
-def measure(spec: NanoGPTBench) -> Found:
+def measure(spec: Bench) -> Iterator[Row]:
     text = _text()
     if find_spec("torch") is None:
-        raise UserError("bench nanogpt: PyTorch is not installed; " + picture.extra("torch"))
-    rounds: list[dict[str, float]] = []
-    losses: dict[str, list[float]] = {OURS: [], THEIRS: []}
-    parameters = {}
-    turns = [(number, who) for number in range(spec.rounds) for who in (OURS, THEIRS)]
-    with tempfile.TemporaryDirectory() as folder:
-        for number, who in track(turns, "training", console=Console(stderr=True)):
-            own = pathlib.Path(folder, f"{who}{number}")
-            own.mkdir()
-            seed = spec.seed + number
-            command = _ours(spec, seed, own) if who == OURS else _theirs(spec, seed, own, text)
-            seconds, printed = whole_process(who, command)
-            said = json.loads(printed)
-            rounds += [{}] if who == OURS else []
-            rounds[-1][who] = seconds
-            losses[who].append(said["valid"]["loss"] if who == OURS else said["loss"])
-            parameters[who] = said["parameters"]
-    seconds_of = {who: [one[who] for one in rounds] for who in losses}
-    return Found(spec.steps, parameters, seconds_of, losses, ratios(rounds, OURS)[THEIRS])
+        raise UserError(f"bench nanogpt: {not_installed('torch')}")
+    for seed in range(spec.seed, spec.seed + spec.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            workdir = pathlib.Path(folder)
+            our_seconds, printed = whole_process(OURS, _our_command(spec, seed, workdir / "run"))
+            our = json.loads(printed)
+            command = _their_command(spec, seed, workdir, text)
+            their_seconds, printed = whole_process(THEIRS, command)
+            their = json.loads(printed)
+        yield Row(
+            seconds={OURS: our_seconds, THEIRS: their_seconds},
+            loss={OURS: our["valid"]["loss"], THEIRS: their["loss"]},
+            parameters={OURS: our["parameters"], THEIRS: their["parameters"]},
+        )
 
 
 def _text() -> pathlib.Path:
@@ -109,37 +81,34 @@ def _text() -> pathlib.Path:
     return path.resolve()
 
 
-def _ours(spec: NanoGPTBench, seed: int, workdir: pathlib.Path) -> list[str]:
-    return [sys.executable, "-m", "tfm.cli", "train", "--quiet", f"--workdir={workdir}",
-            *_arguments(spec, seed)]  # fmt: skip
+def _our_command(spec: Bench, seed: int, workdir: pathlib.Path) -> list[str]:
+    train = [sys.executable, "-m", "tfm.cli", "train", "--quiet", f"--workdir={workdir}"]
+    return [*train, *_config(spec, seed)]
 
 
-def _arguments(spec: NanoGPTBench, seed: int) -> list[str]:
-    """The config, and what of it is changed: it is evaluated at the end, as PyTorch's model is."""
-    schedule = f"cosine(warmup={min(spec.warmup, spec.steps)}, final={spec.final})"
+def _config(spec: Bench, seed: int) -> list[str]:
+    """Returns the config and its changes: like PyTorch's model, it is evaluated at the end."""
     changes = {
         "seed": seed,
         "train.steps": spec.steps,
         "train.eval_every": None,
         "optimizer.learning_rate": spec.learning_rate,
-        "optimizer.schedule": schedule,
+        "optimizer.schedule": f"cosine(warmup={min(spec.warmup, spec.steps)}, final={spec.final})",
         "optimizer.decay_mask": "kernel|embedding|table_w_LD",  # all matrices
     }
-    return [
-        f"--config={library_config(CONFIG)}",
-        *(f"--config.{k}={v}" for k, v in changes.items()),
-    ]
+    config = f"--config={library_config(CONFIG)}"
+    return [config, *(f"--config.{key}={value}" for key, value in changes.items())]
 
 
-def settings(spec: NanoGPTBench, seed: int) -> dict[str, Any]:
-    """What the script in PyTorch is told: the same run."""
-    run = read(config.from_command_line(_arguments(spec, seed), RunSpec))
+def settings(spec: Bench, seed: int) -> dict[str, Any]:
+    """Returns the settings of the same run for the script in PyTorch."""
+    run = read(from_command_line(_config(spec, seed), RunSpec))
     model: Any = run.model
-    opt, source = run.optimizer, run.data.dataset.entry
+    source = run.data.dataset.entry
+    optimizer = ("learning_rate", "weight_decay", "clip", "b1", "b2")
     return {
         **{name: getattr(model, name) for name in ("width", "layers")},
-        **{name: getattr(opt, name) for name in ("learning_rate", "weight_decay", "clip")},
-        **{name: getattr(opt, name) for name in ("b1", "b2")},
+        **{name: getattr(run.optimizer, name) for name in optimizer},
         "heads": model.attention.heads,
         "length": source.length,
         "valid": source.valid,
@@ -153,22 +122,23 @@ def settings(spec: NanoGPTBench, seed: int) -> dict[str, Any]:
     }
 
 
-def _theirs(spec: NanoGPTBench, seed: int, workdir: pathlib.Path, text: pathlib.Path) -> list[str]:
+def _their_command(spec: Bench, seed: int, workdir: pathlib.Path, text: pathlib.Path) -> list[str]:
     file = workdir / "settings.json"
-    more = {"text": str(text), "workdir": str(workdir)}
-    file.write_text(json.dumps({**settings(spec, seed), **more}))
+    paths = {"text": str(text), "workdir": str(workdir)}
+    file.write_text(json.dumps({**settings(spec, seed), **paths}))
     return [sys.executable, "-P", str(SCRIPT), str(file)]
 
 
-def _print(found: Found) -> None:
-    middle, low, high = found.ratio
+def report(spec: Bench, rows: Sequence[Row]) -> Any:
+    ratio = ratio_text(ratios([row.seconds for row in rows], OURS)[THEIRS])
     out = table(
         *("", ">seconds", ">loss", ">parameters"),
-        title=f"{found.steps} steps, from the start of the process to its end",
-        caption=f"medians of {len(found.seconds[OURS])} rounds; torch's time is {middle:.2f} × "
-        f"ours ({low:.2f}–{high:.2f}). The loss is over the whole validation text.",
+        title=f"{spec.steps} steps, from the start of the process to its end",
+        caption=f"medians of {len(rows)} rounds; torch's time is {ratio} × ours. The loss is over "
+        "the whole validation text.",
     )
-    for who, seconds in found.seconds.items():
-        numbers = statistics.median(seconds), statistics.median(found.losses[who])
-        out.add_row(who, f"{numbers[0]:.1f}", f"{numbers[1]:.4f}", f"{found.parameters[who]:,}")
-    console().print(out)
+    for who in (OURS, THEIRS):
+        seconds = statistics.median(row.seconds[who] for row in rows)
+        loss = statistics.median(row.loss[who] for row in rows)
+        out.add_row(who, f"{seconds:.1f}", f"{loss:.4f}", f"{rows[0].parameters[who]:,}")
+    return out

@@ -1,4 +1,4 @@
-"""The same models as Flax's own examples would write them: its modules, one after another."""
+"""The same models in plain Flax, written as in its examples."""
 
 from typing import Any
 
@@ -9,11 +9,12 @@ from flax.training.train_state import TrainState
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.bench.cases import CLIP, LEARNING_RATE, Case, Run, timed
+from tfm.bench.cases import CLIP, LEARNING_RATE, Case, timed
+from tfm.bench.turns import Run
 
 
 class Block(nn.Module):
-    """Pre-norm without biases, or post-norm with them; with a source, it attends to that too."""
+    """Pre-norm without biases, or post-norm with biases; attends to `source` if there is one."""
 
     case: Case
 
@@ -41,7 +42,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A decoder, an encoder that fills in words, or both with cross-attention."""
+    """A decoder, a masked language model, or an encoder–decoder."""
 
     case: Case
 
@@ -99,7 +100,7 @@ class LSTM(nn.Module):
 
 
 class AttendingCell(nn.Module):
-    """An LSTM that reads what its state attends to, by an additive score."""
+    """An LSTM whose input includes what its state attends to, with the additive score."""
 
     width: int
 

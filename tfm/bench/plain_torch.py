@@ -1,5 +1,7 @@
-"""The same models in PyTorch, as nanoGPT and its like write them: one product for queries, keys and
-values, scaled_dot_product_attention, the fused AdamW."""
+"""The same models in PyTorch, written as in nanoGPT.
+
+One matrix product for queries, keys and values, scaled_dot_product_attention, fused AdamW.
+"""
 
 import time
 from typing import Any
@@ -8,20 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tfm.bench.cases import CLIP, LEARNING_RATE, Case, Run
+from tfm.bench.cases import CLIP, LEARNING_RATE, Case
+from tfm.bench.torch_nanogpt import GPT
+from tfm.bench.turns import Run
 
 
 class Attention(nn.Module):
-    def __init__(self, case: Case, bias: bool):
+    def __init__(self, case: Case):
         super().__init__()
         self.heads = case.heads
-        self.qkv = nn.Linear(case.width, 3 * case.width, bias=bias)
-        self.out = nn.Linear(case.width, case.width, bias=bias)
+        self.qkv = nn.Linear(case.width, 3 * case.width)
+        self.out = nn.Linear(case.width, case.width)
 
-    def forward(
-        self, x: Tensor, source: Tensor | None = None, mask: Any = None, causal: bool = False
-    ) -> Tensor:
-        if source is None:
+    def forward(self, x: Tensor, source: Tensor, mask: Any, causal: bool = False) -> Tensor:
+        if source is x:
             q, k, v = self.qkv(x).chunk(3, -1)
         else:
             width = x.shape[-1]
@@ -34,30 +36,19 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
+    """Post-norm with biases; attends to `source` if there is one."""
+
     def __init__(self, case: Case, cross: bool = False):
         super().__init__()
-        self.post = case.kind != "decoder"
-        self.attention = Attention(case, self.post)
-        self.cross = Attention(case, True) if cross else None
-        self.up = nn.Linear(case.width, 4 * case.width, bias=self.post)
-        self.down = nn.Linear(4 * case.width, case.width, bias=self.post)
+        self.attention = Attention(case)
+        self.cross = Attention(case) if cross else None
+        self.up = nn.Linear(case.width, 4 * case.width)
+        self.down = nn.Linear(4 * case.width, case.width)
         self.activation = F.relu if case.kind == "encoder_decoder" else F.gelu
-        self.norms = nn.ModuleList(
-            nn.LayerNorm(case.width, bias=self.post) for _ in range(2 + cross)
-        )
+        self.norms = nn.ModuleList(nn.LayerNorm(case.width) for _ in range(2 + cross))
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: Any = None,
-        causal: bool = False,
-        source: Tensor | None = None,
-        source_mask: Any = None,
-    ) -> Tensor:
-        if not self.post:
-            x = x + self.attention(self.norms[0](x), None, mask, causal)
-            return x + self.down(self.activation(self.up(self.norms[1](x))))
-        x = self.norms[0](x + self.attention(x, None, mask, causal))
+    def forward(self, x: Tensor, mask: Any, source: Any = None, source_mask: Any = None) -> Tensor:
+        x = self.norms[0](x + self.attention(x, x, mask, causal=source is not None))
         if self.cross is not None:
             x = self.norms[2](x + self.cross(x, source, source_mask))
         return self.norms[1](x + self.down(self.activation(self.up(x))))
@@ -73,19 +64,14 @@ class Embedding(nn.Module):
         return self.token(tokens) + self.place.weight[: tokens.shape[1]]
 
 
-class Decoder(nn.Module):
+class Decoder(GPT):
+    """nanoGPT's model: pre-norm without biases."""
+
     def __init__(self, case: Case):
-        super().__init__()
-        self.token = nn.Embedding(case.vocab, case.width)
-        self.embed = Embedding(case, self.token)
-        self.blocks = nn.ModuleList(Block(case) for _ in range(case.layers))
-        self.norm = nn.LayerNorm(case.width, bias=False)
+        super().__init__(case.vocab, case.width, case.heads, case.layers, case.length)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        x = self.embed(tokens_BT)
-        for block in self.blocks:
-            x = block(x, causal=True)
-        return F.linear(self.norm(x), self.token.weight)
+        return super().forward(tokens_BT)
 
 
 class Encoder(nn.Module):
@@ -115,15 +101,13 @@ class EncoderDecoder(nn.Module):
         self.encoder = nn.ModuleList(Block(case) for _ in range(case.layers))
         self.decoder = nn.ModuleList(Block(case, cross=True) for _ in range(case.layers))
 
-    def forward(
-        self, source_BS: Tensor, decoder_input_BT: Tensor, source_valid_BS: Tensor
-    ) -> Tensor:
+    def forward(self, source_BS: Tensor, decoder_input_BT: Tensor, source_valid_BS: Tensor):
         mask = source_valid_BS[:, None, None]
         source, x = self.source_embed(source_BS), self.embed(decoder_input_BT)
         for block in self.encoder:
             source = block(source, mask)
         for block in self.decoder:
-            x = block(x, causal=True, source=source, source_mask=mask)
+            x = block(x, None, source, mask)
         return F.linear(x, self.token.weight)
 
 
@@ -154,9 +138,7 @@ class LSTMAttention(nn.Module):
         self.readout = nn.Linear(3 * width, width, bias=False)
         self.head = nn.Linear(width, case.vocab)
 
-    def forward(
-        self, source_BS: Tensor, decoder_input_BT: Tensor, source_valid_BS: Tensor
-    ) -> Tensor:
+    def forward(self, source_BS: Tensor, decoder_input_BT: Tensor, source_valid_BS: Tensor):
         packed = nn.utils.rnn.pack_padded_sequence(
             self.source_embed(source_BS), source_valid_BS.sum(1), batch_first=True
         )
@@ -166,14 +148,14 @@ class LSTMAttention(nn.Module):
         )
         h, c = torch.tanh(self.start(torch.cat([*h, *c], -1))).chunk(2, -1)
         keys = self.key(values)
-        found = []
+        outputs = []
         for x in self.embed(decoder_input_BT).unbind(1):
             score = self.score(torch.tanh(self.query(h)[:, None] + keys))[..., 0]
             weights = score.masked_fill(~source_valid_BS, -1e30).softmax(-1)
             context = torch.bmm(weights[:, None], values)[:, 0]
             h, c = self.cell(torch.cat([x, context], -1), (h, c))
-            found.append(torch.cat([context, h], -1))
-        return self.head(torch.tanh(self.readout(torch.stack(found, 1))))
+            outputs.append(torch.cat([context, h], -1))
+        return self.head(torch.tanh(self.readout(torch.stack(outputs, 1))))
 
 
 MODELS: dict[str, Any] = {

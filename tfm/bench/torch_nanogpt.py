@@ -1,10 +1,10 @@
-"""nanoGPT's training of a small model on a CPU, in plain PyTorch: a script without tfm.
+"""Trains nanoGPT's small model on a CPU in plain PyTorch; this script does not import tfm.
 
   python -P tfm/bench/torch_nanogpt.py SETTINGS.json
 
-It trains as nanoGPT does (Karpathy 2022: initialisation, groups of weight decay, schedule, windows
-drawn at random), saves the model, and prints the loss over the whole held-out text in windows side
-by side. Its model is the smallest GPT-2 without biases, with one matrix for tokens and head.
+Trains as nanoGPT does (Karpathy 2022: initialization, groups of weight decay, schedule, random
+windows), saves the model, and prints the loss over the whole held-out text in windows side by side.
+The model is the smallest GPT-2 without biases, with tied embeddings.
 """
 
 import json
@@ -58,13 +58,13 @@ class GPT(nn.Module):
 
 
 def loss_of(model: GPT, windows: Tensor) -> Tensor:
-    """The mean loss of windows that are one token longer than what the model reads."""
+    """Returns the mean loss of windows that are one token longer than the input."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def share(step: int, steps: int, warmup: int, final: float) -> float:
-    """Of the peak learning rate: a straight way up, then half a cosine down to `final`."""
+    """Returns the share of the peak learning rate: linear warm-up, then a cosine to `final`."""
     if step < warmup:
         return (step + 1) / warmup
     progress = (step - warmup) / max(steps - warmup, 1)
@@ -98,7 +98,7 @@ def train(model: GPT, text: Tensor, settings: dict[str, Any]) -> torch.optim.Opt
 
 @torch.no_grad()
 def held_out_loss(model: GPT, text: Tensor, length: int, batch: int) -> float:
-    """Over all tokens but the first, each predicted once, in windows side by side."""
+    """Returns the loss over all tokens but the first, each predicted once."""
     total, whole = 0.0, (len(text) - 1) // length
     index = torch.arange(whole)[:, None] * length + torch.arange(length + 1)
     for rows in index.split(batch):

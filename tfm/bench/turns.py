@@ -1,7 +1,7 @@
-"""Contenders that are timed in turns, each in a process of its own.
+"""Times implementations in turns, each in its own process.
 
-They meet the same noise of the machine, and none meets the threads, caches or flags of another: who
-is not at turn waits on a pipe.
+All of them meet the same noise of the machine, and none meets the threads, caches or flags of
+another: a process waits on a pipe until its turn.
 """
 
 import importlib
@@ -17,23 +17,26 @@ from typing import Any
 import tfm
 from tfm.config.names import UserError
 
-Make = tuple[str, Any]  # "module:function", and what it is called with: it gives a cases.Run
+Run = Callable[[int], float]  # takes a number of steps, and returns the seconds per step
+Maker = tuple[str, Any]  # "module:function" and its argument; the function returns a Run
+Ratio = tuple[float, float, float]  # the median over rounds, and the quartiles
+CORES: dict[str, int | None] = {"all": None, "one": 1}
 
 
 def in_turns(
-    contenders: Mapping[str, Make], cores: int | None, rounds: int, seconds: float
+    makers: Mapping[str, Maker], cores: int | None, rounds: int, seconds: float
 ) -> Iterator[dict[str, float]]:
-    """For each round, the seconds that one step of each contender took.
+    """Yields, for each round, the seconds per step of each implementation.
 
-    `cores` is how many each may use, or None for all. A turn lasts about `seconds`.
+    `cores` is how many each may use, None for all. A turn takes about `seconds`.
     """
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Any] = {}
     processes = []
     try:
-        for name, make in contenders.items():  # one after the other: none compiles beside another
+        for name, maker in makers.items():  # one after another, so that none compiles beside one
             pipes[name], theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, make, cores), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, maker, cores), daemon=True)
             process.start()
             processes.append(process)
             theirs.close()
@@ -45,7 +48,7 @@ def in_turns(
             yield {name: _ask(name, pipe, counts[name]) for name, pipe in pipes.items()}
     finally:
         for pipe in pipes.values():
-            pipe.close()  # at which they end
+            pipe.close()  # ends its process
         for process in processes:
             process.join(5)
             process.kill()
@@ -59,13 +62,13 @@ def _ask(name: str, pipe: Any, count: int) -> float:
         raise UserError(f"{name} could not be timed; its error is above") from None
 
 
-def _serve(pipe: Any, make: Make, cores: int | None) -> None:
+def _serve(pipe: Any, maker: Maker, cores: int | None) -> None:
     if cores is not None:  # before a library counts them
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
         os.environ["OMP_NUM_THREADS"] = str(cores)
-    where, argument = make
+    where, argument = maker
     module, _, function = where.partition(":")
-    run: Callable[[int], float] = getattr(importlib.import_module(module), function)(argument)
+    run: Run = getattr(importlib.import_module(module), function)(argument)
     while True:
         try:
             count = pipe.recv()
@@ -74,35 +77,41 @@ def _serve(pipe: Any, make: Make, cores: int | None) -> None:
         pipe.send(run(count))
 
 
-def library_config(name: str) -> str:
-    """The path of a config file of the clone that tfm is installed from."""
-    path = pathlib.Path(tfm.__file__).parent.parent / name
-    if not path.is_file():
-        raise UserError(
-            f"no {path}: this is measured in a clone, installed with `pip install -e .`"
-        )
-    return str(path)
-
-
-def whole_process(name: str, command: Sequence[str], **environment: str) -> tuple[float, str]:
-    """The seconds that a command takes from its start to its end, and what it prints."""
+def whole_process(name: str, command: Sequence[str]) -> tuple[float, str]:
+    """Returns the seconds that a command takes from start to end, and its output."""
     start = time.perf_counter()
-    env = {**os.environ, **environment}
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
-    if ran.returncode:
-        lines = [line for line in ran.stderr.splitlines() if line.strip()]
-        raise UserError(f"{name} could not be timed: {lines[-1] if lines else ran.returncode}")
-    return seconds, ran.stdout
+    if process.returncode:
+        lines = [line for line in process.stderr.splitlines() if line.strip()]
+        raise UserError(f"{name} could not be timed: {lines[-1] if lines else process.returncode}")
+    return seconds, process.stdout
 
 
-def ratios(rounds: Sequence[Mapping[str, float]], to: str) -> dict[str, tuple[float, float, float]]:
-    """Of each other contender's time to that of `to`, round by round: the median and quartiles."""
+def ratios(rounds: Sequence[Mapping[str, float]], to: str) -> dict[str, Ratio]:
+    """Returns every other implementation's time over that of `to`, paired by round."""
     out = {}
     for name in rounds[0]:
         if name != to:
-            each = [one[name] / one[to] for one in rounds]
-            # One round is its own median and quartiles.
+            each = [times[name] / times[to] for times in rounds]
+            # A single round is its own median and quartiles.
             cuts = statistics.quantiles(each * (1 + (len(each) == 1)), n=4, method="inclusive")
             out[name] = cuts[1], cuts[0], cuts[2]
     return out
+
+
+def ratio_text(ratio: Ratio, digits: int = 2) -> str:
+    median, low, high = (f"{x:.{digits}f}" for x in ratio)
+    return f"{median} ({low}–{high})"
+
+
+def library_config(name: str) -> str:
+    """Returns the path of a config in the clone that tfm is installed from."""
+    path = pathlib.Path(tfm.__file__).parent.parent / name
+    if not path.is_file():
+        raise UserError(f"no {path}: run this in a clone installed with `pip install -e .`")
+    return str(path)
+
+
+def not_installed(package: str) -> str:
+    return f"{package} is not installed: pip install {package}, or pip install -e '.[bench]'"
