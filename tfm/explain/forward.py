@@ -14,8 +14,7 @@ from tfm.explain.passage import WRITERS, Passage
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.recurrent import CELLS
 from tfm.layers.stack import SCANNED
-from tfm.models.encoder_decoder import EncoderDecoderSpec
-from tfm.models.spec import SeqToSeqSpec, TransformerSpec
+from tfm.models.spec import EncoderDecoderSpec, SeqToSeqSpec, TransformerSpec
 from tfm.run.load import LoadedRun
 
 Arrays = dict[str, np.ndarray]
