@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import pathlib
+import re
 import shutil
 
 import numpy as np
 import pytest
 
+import tfm
 from tests.helpers.runs import assert_same
 from tfm.cli import main as cli
 from tfm.config import files as config
@@ -15,7 +17,7 @@ from tfm.config.names import UserError
 from tfm.report import ls
 from tfm.run import spec
 from tfm.run.checkpoint import Checkpoints
-from tfm.run.folder import Damaged, Folder
+from tfm.run.folder import FORMAT, Damaged, Folder, checksum
 from tfm.train import loop
 
 SMALL = pathlib.Path(__file__).parent / "small.py"
@@ -97,12 +99,16 @@ def test_a_damaged_file_is_named_and_left(name, kind, run, folder):
         ("config.json", {"objective": ...}, "has no 'objective'"),
         ("summary.json", {"id": "f" * 16}, "summary.json is of another run .f*."),
         ("summary.json", {"status": "finished"}, "where one of 'diverged', 'done' belongs"),
-        ("summary.json", {"status": ["done"]}, "where one of 'diverged', 'done' belongs"),
+        ("summary.json", {"status": ["done"]}, r"holds \['done'\] where a str belongs .status."),
         ("summary.json", {"steps": True}, "holds True where a int belongs"),
         ("summary.json", {"steps": 30}, "metrics.jsonl does not end with step 30"),
         ("summary.json", {"valid": None}, "has no result: 'valid' is null"),
         ("summary.json", {"valid": {}}, "has no 'loss'"),
-        ("summary.json", {"valid": {"loss": "low"}}, "holds 'low' where a int belongs"),
+        (
+            "summary.json",
+            {"valid": {"loss": "low"}},
+            r"holds 'low' where a float \| int \| None belongs .loss.",
+        ),
         ("summary.json", {"tests": {"copy": 3}}, "holds 3 where a dict belongs"),
         ("summary.json", {"flops": ...}, "has no 'flops'"),
         ("profile.json", {"profiles": []}, "holds an empty list"),
@@ -157,6 +163,43 @@ def test_an_edited_copy_is_a_config_of_its_own(folder, tmp_path):
     tree["optimizer"]["learning_rate"] = 0.5
     (tmp_path / "mine.json").write_text(json.dumps(tree))
     assert config.load(str(tmp_path / "mine.json")).optimizer.learning_rate == 0.5
+
+
+def set_format(folder, number, **changes):
+    """Writes config.json as a version with another format would have."""
+    tree = json.loads((folder / "config.json").read_text()) | {"format": number} | changes
+    tree = {key: value for key, value in tree.items() if value is not None}
+    tree["checksum"] = checksum(tree)
+    (folder / "config.json").write_text(json.dumps(tree))
+
+
+def test_folders_of_an_older_format_open(run, folder):
+    assert json.loads((folder / "config.json").read_text())["format"] == FORMAT
+    set_format(folder, None)
+    assert status(folder)[0] == "done"
+    assert loop.train(run, str(folder), Silent()) == Folder(folder).read("summary.json")
+    assert tfm.load(str(folder)).run.train.steps == 20
+
+
+def test_an_older_run_that_cannot_be_read_is_refused_with_its_command(folder, monkeypatch):
+    profile = json.loads((folder / "profile.json").read_text())
+    profile["starts"][0]["command"] = ["/bin/tfm", "train", "--config=a b.py", "--workdir=x"]
+    Folder(folder).write("profile.json", profile)
+    set_format(folder, None, objective="forgotten")
+    with pytest.raises(UserError, match="objective.*'forgotten'.*tfm train '--config=a b.py'"):
+        tfm.load(str(folder))
+
+
+@pytest.mark.parametrize("number", [FORMAT + 1, -1, "1", 1.0])
+def test_an_unknown_format_is_refused(number, run, folder):
+    set_format(folder, number)
+    message = f"config.json has the format {number!r}.*reads formats up to {FORMAT}: install"
+    found, reason = status(folder)
+    assert found == "damaged"
+    assert re.search(message, reason)
+    for call in (lambda: tfm.load(str(folder)), lambda: loop.train(run, str(folder), Silent())):
+        with pytest.raises(UserError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("name", ["config.json", "profile.json", "metrics.jsonl"])

@@ -23,9 +23,9 @@ from tfm.config.names import UserError
 from tfm.config.provenance import Copy, UserFile
 from tfm.config.registries import ENTRIES, TABLES
 from tfm.config.spec import Spec, Tree, named, parse, replaced
-from tfm.run.folder import CHECKSUM, was_edited
+from tfm.run.folder import CHECKSUM, check_format, was_edited
 
-RUN_KEYS = ("id", "entries", "init_digest", CHECKSUM)  # in a run's config.json, besides its config
+RUN_KEYS = ("format", "id", "entries", "init_digest", CHECKSUM)  # in config.json, not of the config
 _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
 
 
@@ -71,6 +71,7 @@ def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
             f"{path} was edited: its checksum differs. Undo that; for a run of its own, copy it "
             f"to another folder and delete its {CHECKSUM!r}"
         )
+    check_format(path, tree)
     if tree.get("entries"):
         _run_copies(path, tree["entries"], trust)
     try:

@@ -20,7 +20,7 @@ from tfm.data.formats.corpus import tokenizer_of
 from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.run.checkpoint import Checkpoints
-from tfm.run.folder import Folder, check_path
+from tfm.run.folder import FORMAT, Folder, check_path
 from tfm.run.load import load
 
 TOKENIZER = (
@@ -50,7 +50,7 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
     hashes = {path.name: _sha256(path) for path in (folder / "config.json", *files)}
     hashes |= {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.items()}
     with _new_folder(workdir) as new:
-        _write_json(new / "config.json", {"model": to_tree(spec)})
+        _write_json(new / "config.json", {"format": FORMAT, "model": to_tree(spec)})
         _write_json(new / "huggingface.json", config)
         _write_json(new / "imported.json", {"sha256": hashes})
         checkpoints = Checkpoints(new)

@@ -1,7 +1,7 @@
-"""A run is a folder: its config, its log, its summary and its checkpoints.
+"""The files of a run folder: config, log, summary, profile and checkpoints.
 
-Every file is written whole or not at all, but for the log, which grows by lines. Every file is
-checked when it is read: one that is not as it was written is `Damaged`, and named.
+Every file is written whole or not at all, except for the log, which grows by lines. Every file is
+checked when it is read, and one that was cut off, edited or replaced raises `Damaged`.
 """
 
 import contextlib
@@ -12,65 +12,98 @@ import json
 import math
 import os
 import pathlib
+import shlex
 import time
 import zlib
 from collections.abc import Iterator, Mapping
-from types import NoneType
 from typing import Any
 
 from tfm.config.names import UserError
 
+FORMAT = 1  # of run folders; config.json has it, except for folders of format 0
 DISK_ERRORS = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
-GLOB = "*?[]\\"  # Orbax reads these in a path as a pattern, and then finds no files
+GLOB = "*?[]\\"  # Orbax reads these in a path as a pattern and then finds no files
 LOG = "metrics.jsonl"
-NUMBER = (int, float, NoneType)
-METRICS = {"loss": NUMBER, str: NUMBER}
-SCHEMAS: dict[str, Any] = {  # of each file, what it must hold; see `_wrong`
-    "config.json": {"model": dict, "id": str, "objective": str, "data": dict, "train": dict},
-    "summary.json": {
-        "id": str,
-        "status": {"done", "diverged"},
-        "steps": int,
-        "skipped": int,
-        "parameters": int,
-        "flops": int,
-        "valid": (METRICS, NoneType),
-        "best": (METRICS, NoneType),
-        "tests": {str: {str: NUMBER}},
-    },
-    "profile.json": {"profiles": [{"entries": {str: list}, "made_by": {str: (str, dict)}}]},
-    "failure.json": {"error": str},
-    "data.json": {"fingerprint": str, "vocab": int, "vocabulary": (str, NoneType)},
-    "sweep.json": {
-        "study": str,
-        "question": str,
-        "metric": str,
-        "runs": [{"id": str, "variant": str, "task": str, "seed": int, "point": dict}],
-    },
-}
-IMPORTED = {"model": dict}  # config.json of an imported model
-CHECKSUM = "checksum"  # in each JSON file, of all the rest of it
-LINES = {"train": {"step": int, "seconds": NUMBER}, "valid": {"step": int, "loss": NUMBER}}
+CHECKSUM = "checksum"  # the key in each JSON file that covers all others
+NUMBER = float | int | None
 
 
 class Damaged(UserError):  # noqa: N818
-    """A file of a folder is not as it was written."""
+    """A file of a run folder is not what was written."""
+
+
+def _check(tree: Any, /, **types: Any) -> None:
+    """Raises ValueError unless `tree` is a dict with values of these types."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"holds {repr(tree)[:40]} where a dict belongs")
+    for name, kind in types.items():
+        if name not in tree:
+            raise ValueError(f"has no {name!r}")
+        if isinstance(tree[name], bool) or not isinstance(tree[name], kind):
+            text = getattr(kind, "__name__", kind)
+            raise ValueError(f"holds {repr(tree[name])[:40]} where a {text} belongs ({name})")
+
+
+def _check_file(name: str, tree: Any) -> None:
+    """Raises ValueError unless a file, or a line of the log, has what its readers use."""
+    match name:
+        case "config.json" if isinstance(tree, dict) and not {"id", "train"} & set(tree):
+            _check(tree, model=dict)  # an imported model
+        case "config.json":
+            _check(tree, model=dict, id=str, objective=str, data=dict, train=dict)
+        case "summary.json":
+            _check(tree, id=str, status=str, steps=int, skipped=int, parameters=int, flops=int)
+            _check(tree, valid=dict | None, best=dict | None, tests=dict)
+            if tree["status"] not in ("diverged", "done"):
+                text = "where one of 'diverged', 'done' belongs (status)"
+                raise ValueError(f"holds {tree['status']!r} {text}")
+            metrics = [part for part in (tree["valid"], tree["best"]) if part is not None]
+            for part in metrics:
+                _check(part, loss=NUMBER)
+            for part in (*metrics, *tree["tests"].values()):
+                _check(part)
+                _check(part, **dict.fromkeys(part, NUMBER))
+        case "profile.json":
+            for part in _parts(tree, "profiles"):
+                _check(part, entries=dict, made_by=dict)
+                _check(part["entries"], **dict.fromkeys(part["entries"], list))
+        case "sweep.json":
+            _check(tree, study=str, question=str, metric=str)
+            for part in _parts(tree, "runs"):
+                _check(part, id=str, variant=str, task=str, seed=int, point=dict)
+        case "failure.json":
+            _check(tree, error=str)
+        case "data.json":
+            _check(tree, fingerprint=str, vocab=int, vocabulary=str | None)
+        case "metrics.jsonl":
+            _check(tree, step=int, split=str)
+            needed = {"train": {"seconds": NUMBER}, "valid": {"loss": NUMBER}}
+            _check(tree, **needed.get(tree["split"], {}))
+        case _:
+            _check(tree)
+
+
+def _parts(tree: Any, name: str) -> list[Any]:
+    _check(tree, **{name: list})
+    if not tree[name]:
+        raise ValueError(f"holds an empty list ({name})")
+    return tree[name]
 
 
 @contextlib.contextmanager
 def disk_errors(path: str) -> Iterator[None]:
-    """Within it, a disk that is full or read-only is a UserError, whatever library meets it."""
+    """Raises UserError if the disk is full or read-only, whatever library meets it."""
     try:
         yield
-    except Exception as e:  # Orbax and TensorStore raise what they like
-        why = next((text for text in DISK_ERRORS if text in str(e)), None)
-        if why is None:
+    except Exception as e:  # Orbax and TensorStore raise many types
+        reason = next((text for text in DISK_ERRORS if text in str(e)), None)
+        if reason is None:
             raise
-        raise UserError(f"cannot write to {path}: {why}; what was saved is kept") from e
+        raise UserError(f"cannot write to {path}: {reason}; what was saved is kept") from e
 
 
 def without_nonfinite(tree: Any) -> Any:
-    """The tree with None for numbers that JSON does not have."""
+    """Replaces numbers that JSON does not have by None."""
     if isinstance(tree, Mapping):
         return {key: without_nonfinite(value) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -79,19 +112,28 @@ def without_nonfinite(tree: Any) -> Any:
 
 
 def checksum(tree: Mapping[str, Any]) -> str:
-    """Of what a JSON file holds, but for its checksum."""
+    """Hashes the content of a JSON file without its checksum."""
     rest = {key: value for key, value in tree.items() if key != CHECKSUM}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def was_edited(tree: Mapping[str, Any]) -> bool:
-    """Whether a value of a JSON file is another than was written. A file of an earlier version has
-    no checksum."""
+    """Returns True if the checksum differs. Files without one, as people write them, pass."""
     return CHECKSUM in tree and tree[CHECKSUM] != checksum(tree)
 
 
+def check_format(path: str | pathlib.Path, config: Mapping[str, Any]) -> None:
+    """Raises if a config.json has a format that this version does not know."""
+    number = config.get("format", 0)
+    if type(number) is not int or not 0 <= number <= FORMAT:
+        raise Damaged(
+            f"{path} has the format {number!r}, and this version of tfm reads formats up to "
+            f"{FORMAT}: install the version that wrote it (pip install -U tfm)"
+        )
+
+
 def check_path(path: str | pathlib.Path) -> None:
-    """Raise where checkpoints could be written and not be read."""
+    """Raises for a path from which checkpoints could not be read back."""
     for sign in GLOB:
         if sign in os.path.abspath(path):
             raise UserError(
@@ -101,16 +143,16 @@ def check_path(path: str | pathlib.Path) -> None:
 
 
 class Folder:
-    """The files of a run, or of a sweep."""
+    """The files of a run or of a sweep."""
 
-    logged = 0  # a checksum of the log as far as it was written or kept here
+    logged = 0  # checksum of the log as far as this process has written or kept it
 
     def __init__(self, path: str | pathlib.Path):
         self.path = pathlib.Path(path)
         self._lock: Any = None
 
     def make(self) -> "Folder":
-        """The folder, which is made if there is none."""
+        """Creates the folder unless it exists."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as e:
@@ -119,19 +161,18 @@ class Folder:
 
     @contextlib.contextmanager
     def lock(self, patience: float = 0.0, mark: str = "config.json") -> Iterator[None]:
-        """No other process may write here meanwhile; the lock of a killed process ends with it.
+        """Keeps other processes from writing here; the lock of a killed process ends with it.
 
-        `patience` is for how many seconds to wait for another process; at least so long that
-        `tfm ls`, which looks at the lock for a moment, is never in the way. A folder that others
-        have filled, which has no file `mark`, is refused. If what is done within fails before it
-        has written anything, a folder that was not there before is not left behind.
+        Waits up to `patience` seconds for another process, and at least as long as `tfm ls` looks
+        at the lock. Refuses a folder with files of others: one without the file `mark`. If the body
+        fails before it writes anything, a folder that was created for it is removed.
         """
         check_path(self.path)
         self._check_own(mark)
         created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.make()
         until = time.monotonic() + max(patience, 0.5)
-        with self._open("lock", "w") as file:
+        with self._open_lock() as file:
             self._lock = file
             try:
                 while not self._take():
@@ -141,14 +182,20 @@ class Folder:
                 try:
                     yield
                 except Exception:
-                    self.check_lock()  # what went wrong may come of a folder that is gone
+                    self.check_lock()  # the cause may be that the folder is gone
                     self._remove_empty(created)
                     raise
             finally:
                 self._lock = None
 
+    def _open_lock(self) -> Any:
+        try:
+            return open(self.path / "lock", "w")
+        except OSError as e:
+            raise UserError(f"cannot write {self.path / 'lock'}: {e.strerror}") from e
+
     def _remove_empty(self, created: list[pathlib.Path]) -> None:
-        """Of the folders that were made for a run, remove those in which nothing was written."""
+        """Removes the folders that were created for a run if nothing was written to them."""
         if created and os.listdir(self.path) == ["lock"]:
             (self.path / "lock").unlink()
             with contextlib.suppress(OSError):  # others may have written there
@@ -164,7 +211,7 @@ class Folder:
         return True
 
     def check_lock(self) -> None:
-        """Raise if the folder that was locked is no longer at its path."""
+        """Raises if the folder that was locked is no longer at its path."""
         if self._lock is None:
             return
         with contextlib.suppress(OSError):
@@ -176,41 +223,46 @@ class Folder:
         )
 
     def _check_own(self, mark: str) -> None:
-        """Raise if there are files here, and none says that they are ours."""
+        """Raises if the folder has files but not the one that marks it as ours."""
         if not self.path.is_dir() or (self.path / mark).exists():
             return
-        ours = ("lock", "failure.json")
         try:
-            found = sorted(p for p in self.path.iterdir() if p.name not in ours)
+            paths = sorted(self.path.iterdir())
         except OSError as e:
             raise UserError(f"cannot read {self.path}: {e.strerror}") from e
-        for path in found:  # in the folder of a sweep, other folders are runs
-            if path.name[0] != "." and (mark == "config.json" or not path.is_dir()):
+        for path in paths:
+            ours = path.name in ("lock", "failure.json") or path.name.startswith(".")
+            is_run = mark != "config.json" and path.is_dir()  # the folder of a sweep has runs
+            if not ours and not is_run:
                 raise UserError(
                     f"{self.path} holds {path.name} but no {mark}, so nothing is written there; "
                     "choose a new or empty folder"
                 )
 
     def write(self, name: str, tree: Mapping[str, Any]) -> None:
-        tree = without_nonfinite(tree)
+        """Writes a JSON file with a checksum; config.json gets the format as well."""
+        tree = without_nonfinite({**tree, "format": FORMAT} if name == "config.json" else tree)
         tree = {**tree, CHECKSUM: checksum(tree)}
         self.write_text(name, json.dumps(tree, indent=1, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        self.check_lock()
-        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary = f".{name}.{os.getpid()}"
         try:
-            with self._open(temporary.name, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path / name)
+            self._write(temporary, text, "w")
+            os.replace(self.path / temporary, self.path / name)
         except OSError as e:
-            temporary.unlink(missing_ok=True)
+            (self.path / temporary).unlink(missing_ok=True)
             raise UserError(f"cannot write {self.path / name}: {e.strerror}") from e
 
+    def _write(self, name: str, text: str, mode: str) -> None:
+        self.check_lock()
+        with open(self.path / name, mode) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
     def read(self, name: str) -> dict[str, Any] | None:
-        """What a file holds, or None if there is no such file."""
+        """Returns the content of a JSON file, or None if there is none."""
         text = self._text(name)
         if text is None:
             return None
@@ -218,18 +270,29 @@ class Folder:
             tree = json.loads(text, parse_constant=_no_number)
         except (ValueError, RecursionError) as e:
             raise self._damaged(name, f"is not JSON: {e}") from e
-        schema = SCHEMAS.get(name, dict)
-        if name == "config.json" and isinstance(tree, dict) and set(tree) == set(IMPORTED):
-            schema = IMPORTED
-        if wrong := _wrong(tree, schema):
-            raise self._damaged(name, wrong)
+        try:
+            _check_file(name, tree)
+        except ValueError as e:
+            raise self._damaged(name, str(e)) from e
         if was_edited(tree):
             raise self._damaged(name, "was edited: its checksum differs")
+        if name == "config.json":
+            check_format(self.path / name, tree)
         return {key: value for key, value in tree.items() if key != CHECKSUM}
 
+    def rerun(self) -> str:
+        """Returns the command that started the run, or a description of it."""
+        with contextlib.suppress(Damaged):
+            for start in (self.read("profile.json") or {}).get("starts", ()):
+                return shlex.join(["tfm", *start["command"][1:]])
+        return "tfm train --config=FILE.py --workdir=FOLDER"
+
     def summary(self, expected: str | None = None) -> dict[str, Any] | None:
-        """The summary of a run, or None if it is not finished. What stands beside it must be whole
-        and of the same run: the one with the id `expected`, where that is given."""
+        """Returns the summary of a run, or None if the run is not finished.
+
+        Raises if a file beside it is damaged, missing or from a run with an id other than
+        `expected`.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise Damaged(f"{self.path} is no folder")
         config, summary = self.read("config.json"), self.read("summary.json")
@@ -256,30 +319,27 @@ class Folder:
         return summary
 
     def log(self, line: Mapping[str, Any]) -> None:
-        self.check_lock()
+        """Appends a line to the log."""
         text = json.dumps(without_nonfinite(line)) + "\n"
         try:
-            with self._open(LOG, "a") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            self._write(LOG, text, "a")
         except OSError as e:
             raise UserError(f"cannot write {self.path / LOG}: {e.strerror}") from e
         self.logged = zlib.crc32(text.encode(), self.logged)
 
     def read_log(self) -> list[dict[str, Any]]:
-        """The lines of the log, without one that was being written when its process was killed."""
-        lines, wrong = self._log_lines()
-        if wrong:
-            raise self._damaged(LOG, wrong)
+        """Returns the lines of the log, without a last one that a kill has cut off."""
+        lines, error = self._log_lines()
+        if error:
+            raise self._damaged(LOG, error)
         return [line for line, _ in lines]
 
     def logged_until(self, step: int) -> int:
-        """The checksum of the log up to a step."""
+        """Returns the checksum of the log up to a step."""
         return zlib.crc32(self._until(step).encode())
 
     def truncate_log(self, step: int) -> None:
-        """Remove from the log what comes after `step`: it will be computed again."""
+        """Removes the lines after `step`, which will be computed again."""
         text = self._until(step)
         self.write_text(LOG, text)
         self.logged = zlib.crc32(text.encode())
@@ -288,23 +348,22 @@ class Folder:
         return "".join(text + "\n" for line, text in self._log_lines()[0] if line["step"] <= step)
 
     def _log_lines(self) -> tuple[list[tuple[dict[str, Any], str]], str]:
-        """The lines before the first that cannot be read, as they are and as text; and what is
-        wrong with that one, unless it is the last, which a kill may have torn."""
-        found: list[tuple[dict[str, Any], str]] = []
+        """Returns the readable lines, parsed and as text, up to the first that is damaged.
+
+        Also returns what is wrong with that one, unless it is the last, which a kill may cut off.
+        """
+        lines: list[tuple[dict[str, Any], str]] = []
         texts = (self._text(LOG, errors="surrogateescape") or "").split("\n")
         for number, text in enumerate(texts, 1):
             try:
                 text.encode()
                 line = json.loads(text, parse_constant=_no_number)
-                split = line.get("split") if isinstance(line, dict) else None
-                wrong = _wrong(line, LINES.get(str(split), {"split": set(LINES)}))
+                _check_file(LOG, line)
             except (ValueError, RecursionError) as e:
-                wrong = f"is not JSON: {e}"
-            if wrong:
-                torn = number == len(texts)
-                return found, "" if torn else f"is damaged: line {number} {wrong}"
-            found.append((line, text))
-        return found, ""
+                last = number == len(texts)
+                return lines, "" if last else f"is damaged: line {number} {e}"
+            lines.append((line, text))
+        return lines, ""
 
     def _text(self, name: str, errors: str = "strict") -> str | None:
         try:
@@ -316,48 +375,8 @@ class Folder:
         except UnicodeDecodeError as e:
             raise self._damaged(name, f"is not text: {e}") from e
 
-    def _damaged(self, name: str, wrong: str) -> Damaged:
-        return Damaged(f"{self.path / name} {wrong}")
-
-    def _open(self, name: str, mode: str) -> Any:
-        try:
-            return open(self.path / name, mode)
-        except OSError as e:
-            raise UserError(f"cannot write {self.path / name}: {e.strerror}") from e
-
-
-def _wrong(value: Any, schema: Any) -> str:
-    """What is wrong with a value, if anything is. A schema is a type; a set of the values that are
-    allowed; a tuple of schemas, one of which fits; a list of the schema that all elements have; or
-    a dict of the keys that there must be, and of `str`, which is any other."""
-    if isinstance(schema, tuple):
-        wrongs = [_wrong(value, one) for one in schema]
-        return "" if "" in wrongs else wrongs[0]
-    if isinstance(schema, set):
-        known = ", ".join(sorted(map(repr, schema)))
-        fits = isinstance(value, str) and value in schema
-        return "" if fits else f"holds {_short(value)} where one of {known} belongs"
-    kind = schema if isinstance(schema, type) else type(schema)
-    if schema is not object and type(value) is not kind:
-        return f"holds {_short(value)} where a {kind.__name__} belongs"
-    if isinstance(schema, list):
-        return (
-            "holds an empty list"
-            if not value
-            else next(filter(None, (_wrong(one, schema[0]) for one in value)), "")
-        )
-    if isinstance(schema, dict):
-        for key in schema:
-            if key is not str and key not in value:
-                return f"has no {key!r}"
-        for key, one in value.items():
-            if wrong := _wrong(one, schema.get(key, schema.get(str, object))):
-                return f"{wrong} ({key})"
-    return ""
-
-
-def _short(value: Any) -> str:
-    return repr(value)[:40]
+    def _damaged(self, name: str, reason: str) -> Damaged:
+        return Damaged(f"{self.path / name} {reason}")
 
 
 def _no_number(name: str) -> None:

@@ -21,6 +21,7 @@ from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
 from tfm.optim.optimizer import OptimizerSpec
+from tfm.run.folder import Folder
 
 ON_NONFINITE = {
     "stop": "stop, and mark the run as diverged",
@@ -189,11 +190,14 @@ def of_folder(workdir: str, trust: bool = False) -> RunSpec:
 
 
 def of_tree(tree: Tree, workdir: str) -> RunSpec:
-    """The run that a folder's config describes."""
+    """Returns the run that a folder's config describes."""
     try:
         return read(tree)
     except UserError as e:
-        raise UserError(f"{workdir} holds a run that this version cannot read: {e}") from e
+        raise UserError(
+            f"{workdir} holds a run that this version cannot read: {e}. Run it again, in a new "
+            f"folder: {Folder(workdir).rerun()}"
+        ) from e
 
 
 def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dict[str, Dataset]]:
