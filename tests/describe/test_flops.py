@@ -20,7 +20,7 @@ from tfm.models.spec import (
     EncoderSpec,
     RecurrentSpec,
 )
-from tfm.ops import products
+from tfm.ops import fast
 
 BATCH, LENGTH = 4, 32
 NO_FUSION = {"xla_disable_hlo_passes": "fusion,cpu-instruction-fusion"}
@@ -75,7 +75,7 @@ def traced(spec):
 @pytest.fixture
 def plain_sums(monkeypatch):
     """Sums are sums, not products with ones, which XLA counts as two operations for each number."""
-    monkeypatch.setattr(products, "_on_cpu", lambda *arrays: False)
+    monkeypatch.setattr(fast, "_for_cpu", lambda *arrays: False)
     jax.clear_caches()
     yield
     jax.clear_caches()

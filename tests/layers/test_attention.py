@@ -287,7 +287,7 @@ def test_talking_heads(own_tables):
     [
         (
             Score(scaled_dot, params={"w_HH": initializers.zeros}),
-            r"axis H stands twice \(a second axis of heads is X\)",
+            r"axis H appears twice \(a second axis of heads is X\)",
         ),
         (
             Score(scaled_dot, params={"w_HX": initializers.zeros}, sizes={"X": 3}),

@@ -45,7 +45,7 @@ def make(family, **changes):
         ("decoder", {"attention": {"heads": 4, "implementation": "fused", "score": "distance"}},
          "model: .*cannot do scores other"),
         ("decoder", {"attention": {"heads": 4, "head_width": 3}, "position": {"scheme": "rotary"}},
-         "model: rotary turns pairs"),
+         "model: rotary rotates pairs"),
         ("decoder", {"position": {"scheme": "rotary | alibi"}}, "only masks join with"),
         ("decoder", {"position": {"scheme": "rotary(bas=3)"}},
          "model.position.scheme 'rotary' has no option 'bas'"),

@@ -86,7 +86,7 @@ def test_arrays(args, message):
         ),
         (
             {"score": Partial(lambda q, k, *, gain, **at: q, gain=jnp.float32(1))},
-            "'gain' must end in its shape, as w_HK does; one number is gain_",
+            "'gain' must end in its shape, like w_HK; a scalar is gain_",
         ),
         ({"q_pos_BT": jnp.ones((1, 5))}, "q_pos_BT must be whole numbers, not float32"),
         ({"implementation": "blockwise", "edge": 0}, "edge=0 must be a whole number"),
@@ -111,7 +111,7 @@ def test_arrays(args, message):
                 "mask": masks.segments(jnp.zeros((2, 5), int), jnp.zeros((2, 7), int)),
                 "offset_B": jnp.array([1, 2]),
             },
-            "mask 'segments' has an entry for each query, so it cannot go with a cache",
+            "mask 'segments' has an entry for each query, so it cannot be used with a cache",
         ),
     ],
 )

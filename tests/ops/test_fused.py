@@ -17,8 +17,7 @@ from tfm.ops.dropout import Dropout
 from tfm.ops.fused import fused
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import POSITIONS, alibi_bias
-from tfm.ops.reference import reference
-from tfm.ops.tiles import Logits, Plane
+from tfm.ops.reference import Logits, Plane, reference
 
 VALID = jnp.arange(160)[None] < jnp.array([[160], [100]])
 SEGMENT = (jnp.arange(160)[None] >= jnp.array([[60], [130]])).astype(jnp.int32)

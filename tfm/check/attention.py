@@ -17,9 +17,9 @@ from tfm.ops.mask import At, Mask
 from tfm.ops.masks import causal, predicate
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import Position
+from tfm.ops.reference import Logits, tile_logits
 from tfm.ops.scores import SCORES, Score
 from tfm.ops.shapes import shape_of
-from tfm.ops.tiles import Logits, tile_logits
 
 BATCH, LENGTH, HEADS, WIDTH, LONGEST, EDGE = 2, 9, 2, 4, 16, 4
 ROW, CUT = 4, 5  # a query, and the first key that a causal mask hides from it

@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.decode.spec import DecodeSpec
-from tfm.ops.products import argmax_last
+from tfm.ops.fast import argmax_last
 
 
 class Filters(NamedTuple):

@@ -30,7 +30,7 @@ REDUCTIONS = {
     "argmax", "argmin", "cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "reduce",
     "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_prod", "reduce_sum",
 }  # fmt: skip
-SUMS = {"sum_last", "sum_rows"}  # functions of `ops.products`, which multiply with ones
+SUMS = {"product_with_ones", "ones_product"}  # sums of `ops.fast`, computed as products
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The formula of each stage, as the code itself states it: the first lines of docstrings."""
 
 import inspect
+import re
 from typing import Any
 
 from tfm.layers.attention import AttentionSpec
@@ -34,9 +35,10 @@ GATE_NAMES = {
 
 
 def said(thing: Any, otherwise: str) -> str:
-    """The first paragraph of a docstring, as one line."""
+    """Returns the first paragraph of a docstring as one line, without its verb before a formula."""
     text = inspect.getdoc(thing) if callable(thing) else None
-    return otherwise if not text else " ".join(text.split("\n\n")[0].split())
+    line = otherwise if not text else " ".join(text.split("\n\n")[0].split())
+    return re.sub("^(Computes|Returns) ", "", line)
 
 
 def score(spec: AttentionSpec) -> str:

@@ -22,9 +22,9 @@ from tfm.layers.dims import Dims
 from tfm.layers.init import Initializer, scaled
 from tfm.layers.norm import TokenNorm
 from tfm.ops.attend import IMPLEMENTATIONS, attend
+from tfm.ops.fast import add_last, flat_product
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import Position
-from tfm.ops.products import add_last, flat_product
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import check
 

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.layers.init import Initializer, InitSpec, scaled
-from tfm.ops.products import add_last, flat_product
+from tfm.ops.fast import add_last, flat_product
 
 CODINGS = {
     "learned": "a vector for each token, which is trained",

@@ -16,8 +16,8 @@ from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers import params
 from tfm.layers.dims import Dense, Dims
+from tfm.ops.fast import flat_product
 from tfm.ops.positions import JOINS, POSITIONS, Position
-from tfm.ops.products import flat_product
 from tfm.ops.shapes import check, suffix
 
 

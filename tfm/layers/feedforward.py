@@ -11,8 +11,8 @@ from jax import Array
 
 from tfm.config.spec import Named, Spec, choice, size
 from tfm.layers.dims import Dims
-from tfm.ops.activations import gelu
 from tfm.ops.dropout import Dropouts, drop
+from tfm.ops.fast import gelu
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,

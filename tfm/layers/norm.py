@@ -10,8 +10,7 @@ from jax.nn import initializers
 from jax.typing import DTypeLike
 
 from tfm.config.spec import Named, Spec, choice, field
-from tfm.ops.norms import standardize
-from tfm.ops.products import add_last, scale_last
+from tfm.ops.fast import add_last, scale_last, standardize
 
 PLACEMENTS = {
     "pre": "x + f(norm(x)): GPT-2, LLaMA, T5",

@@ -13,9 +13,9 @@ from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
 from tfm.layers.dims import Dims
 from tfm.ops.dropout import Dropouts, drop
+from tfm.ops.fast import add_last, flat_product
 from tfm.ops.loops import Dot, scan_time
 from tfm.ops.mask import Mask
-from tfm.ops.products import add_last, flat_product
 
 Carry = Any  # h, or (c, h) of an LSTM
 Carries = Sequence[Sequence[Carry]]  # by layer and direction

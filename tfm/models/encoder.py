@@ -16,7 +16,7 @@ from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
 from tfm.models.common import check_capture, check_packed, known, outputs, visible
 from tfm.ops.dropout import Dropouts, drop
-from tfm.ops.products import add_last
+from tfm.ops.fast import add_last
 
 if TYPE_CHECKING:
     from tfm.models.spec import EncoderSpec

@@ -14,8 +14,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.data.dataset import FORMS, Dataset, Examples
 from tfm.metric import HIGH, LOW, Metric
-from tfm.ops.losses import log_loss
-from tfm.ops.products import argmax_last
+from tfm.ops.fast import argmax_last, log_loss
 
 Sums = Mapping[str, np.ndarray]
 LOSS = Metric("loss", LOW, unit="nats", headline=True)

@@ -18,7 +18,7 @@ from tfm.objectives.scores import (
     class_scores,
     correlations,
 )
-from tfm.ops.products import argmax_last
+from tfm.ops.fast import argmax_last
 
 
 class Classify(Objective):

@@ -14,8 +14,7 @@ from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.metric import HIGH, LOW, Metric
 from tfm.objectives.base import Batch, Objective, Sums, Targets, cross_entropy, int32
 from tfm.objectives.text import text_rows, without_last
-from tfm.ops.losses import log_loss
-from tfm.ops.products import argmax_last
+from tfm.ops.fast import argmax_last, log_loss
 
 TEXT = (  # metrics of the hidden tokens alone, without sentinels
     Metric("text_loss", LOW, unit="nats"),

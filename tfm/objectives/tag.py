@@ -10,7 +10,7 @@ from tfm.data.dataset import Dataset, Examples
 from tfm.metric import Metric
 from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
 from tfm.objectives.scores import ENTITY_SCORES, entity_matches, entity_scores, is_bio
-from tfm.ops.products import argmax_last
+from tfm.ops.fast import argmax_last
 
 
 class Tag(Objective):

@@ -12,7 +12,7 @@ from tfm.config.names import UserError, pick
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.models.spec import KINDS
 from tfm.objectives.base import Batch, Objective, cross_entropy, int32
-from tfm.ops.losses import softplus
+from tfm.ops.fast import softplus
 from tfm.ops.masks import near
 
 COUNTED_ROWS = 2000  # of data that do not know their counts

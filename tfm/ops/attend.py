@@ -1,13 +1,13 @@
-"""Attention: Σ normalise(mask(score(q, k) + bias)) · v.
+"""Attention: Σ normalize(mask(score(q, k) + bias)) · v.
 
-Every score, bias, mask and normaliser runs under every implementation that can do it:
+Every score, bias, mask and normalizer runs under every implementation that supports it:
 
-- `reference` holds the whole matrix of weights, and can return it;
-- `blockwise` holds one tile at a time, so memory grows with length and not with its square; of a
-  normalizer that needs whole rows, it holds some whole rows at a time, with the same effect;
+- `reference` holds the whole weight matrix, and can return it;
+- `blockwise` holds one tile at a time, so memory grows linearly with length; for a normalizer that
+  needs whole rows it holds a few whole rows at a time, with the same effect;
 - `fused` is the platform's own kernel;
-- `auto` takes the kernel on GPU and TPU where it can do the combination, else `reference` for what
-  fits into one tile and `blockwise` for what does not.
+- `auto` takes the kernel on GPU and TPU where it supports the combination, else `reference` for
+  what fits into one tile and `blockwise` for everything larger.
 """
 
 import functools
@@ -18,30 +18,39 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.extend.core import jaxprs_in_params
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from tfm.config.names import UserError, pick, read
-from tfm.ops.blockwise import blockwise, cut_plane
+from tfm.ops.blockwise import Grid, blockwise, rowwise
 from tfm.ops.dropout import Dropout, pair_bits
-from tfm.ops.functions import as_partial, check_call
 from tfm.ops.fused import fused, why_not
-from tfm.ops.mask import Mask, a_mask
+from tfm.ops.mask import At, Mask, a_mask
 from tfm.ops.masks import everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.reference import reference, stages
-from tfm.ops.rowwise import rowwise
+from tfm.ops.reference import Logits, Plane, reference, stages, tile_logits
 from tfm.ops.scores import SCORES, Score
-from tfm.ops.shapes import AXES, check, check_number, check_positions, doubled, suffix
-from tfm.ops.tiles import Logits, Plane
+from tfm.ops.shapes import (
+    AXES,
+    as_partial,
+    check,
+    check_call,
+    check_number,
+    check_positions,
+    doubled,
+    suffix,
+)
 
 IMPLEMENTATIONS = {
     "auto": "the best of the others for the platform, the lengths and the combination",
     "reference": "the whole matrix at once",
-    "blockwise": "one tile at a time; some whole rows, where the normalizer needs them",
+    "blockwise": "one tile at a time; a few whole rows, where the normalizer needs them",
     "fused": "the platform's own kernel",
 }
 PLATFORMS = ("cpu", "cuda", "tpu")
+TILE_ELEMENTS = 2**21  # numbers in a tile, over batch and heads, that stay in a CPU's cache
+SMALLEST_EDGE, LARGEST_EDGE = 16, 512
 
 
 def attend(
@@ -63,20 +72,18 @@ def attend(
     return_weights: bool = False,
     return_stages: bool = False,
 ) -> Any:
-    """Outputs BTHE; with `return_weights` a pair, the outputs and the weights BHTS after dropout;
-    with `return_stages` a pair too, the outputs and a dict of score, bias, logits, what is visible
-    and weights, each BHTS.
+    """Returns outputs (BTHE); with `return_weights`, also the weights (BHTS) after dropout; with
+    `return_stages`, also a dict of score, bias, logits, visibility and weights, each BHTS.
 
-    G key/value heads serve H query heads, H/G each. A score or a bias with parameters is given as
+    G key/value heads serve H query heads, H/G each. A score or a bias with parameters is passed as
     `jax.tree_util.Partial(fn, w_HK=…)`, so that gradients reach them. `cap` bounds the logits.
-    Positions are the indices unless they are given. `offset_B` says at which key the first query
-    stands, for masks that count steps, when earlier keys come from a cache. `edge` is the tile
-    size of `blockwise`.
-    Functions are traced once and kept, as by `jax.jit`, so they must be pure.
+    Positions default to indices. In cached decoding, `offset_B` is the index of the key at which
+    the first query stands, for masks that count steps. `edge` is the tile size of `blockwise`.
+    Functions must be pure: they are traced once and cached, as by `jax.jit`.
     """
     pick(IMPLEMENTATIONS, implementation, "implementation")
-    for name, wanted in {"weights": return_weights, "stages": return_stages}.items():
-        if wanted and implementation not in ("auto", "reference"):
+    for name, requested in {"weights": return_weights, "stages": return_stages}.items():
+        if requested and implementation not in ("auto", "reference"):
             raise UserError(
                 f"implementation={implementation!r} never holds the weights that "
                 f"return_{name}=True asks for; 'reference' does"
@@ -108,32 +115,68 @@ def attend(
         return reference(*args, norm)
     grid = None
     if implementation != "reference":
-        grid = cut_plane(q_BTHK, k_BSGK, logits, plain, edge, norm.row is not None)
+        grid = _grid(q_BTHK, k_BSGK, logits, plain, edge, norm.row is not None)
     chosen = {p: choose(implementation, p, *args, norm, grid) for p in PLATFORMS}
     fused_cap = None if cap is None or "fused" not in chosen.values() else float(np.asarray(cap))
     return _run(*args, norm, grid, tuple(chosen.items()), fused_cap)
 
 
 def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid) -> str:
-    """The implementation to use on `platform`."""
+    """Returns the implementation to use on `platform`."""
     if implementation in ("reference", "blockwise"):
         return implementation
     here = platform == _platform()
-    cannot = why_not(platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
-    if implementation == "fused" and here and cannot:
-        raise UserError(
-            f"implementation='fused' on {platform} cannot do {cannot}; 'reference' and "
-            "'blockwise' can, and 'auto' picks for you"
-        )
-    # Another platform's kernel is traced only for who asks: "fused", lowered for a TPU elsewhere.
-    # (cuDNN's cannot so much as be traced without a GPU.)
-    reachable = here or (platform == "tpu" and implementation == "fused")
-    if not cannot and reachable and (implementation == "fused" or platform != "cpu"):
-        return "fused"
+    # `auto` never takes XLA's kernel on CPU. Kernels of other platforms are traced only on request:
+    # "fused", lowered for a TPU elsewhere. (Tracing cuDNN's fails without a GPU.)
+    if implementation == "fused" or (here and platform != "cpu"):
+        unsupported = why_not(platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
+        if implementation == "fused" and here and unsupported:
+            raise UserError(
+                f"implementation='fused' on {platform} cannot do {unsupported}; 'reference' and "
+                "'blockwise' can, and 'auto' picks for you"
+            )
+        if not unsupported and (here or platform == "tpu"):
+            return "fused"
     one_tile = (grid.row_edge, grid.col_edge) == (grid.rows, grid.cols)
     names = [*logits.score.keywords, *(logits.bias.keywords if logits.bias else ())]
     holds_plane = any({"L", "M"} <= set(suffix(name)) for name in names)
     return "reference" if one_tile or holds_plane else "blockwise"
+
+
+def _grid(
+    q_BTHK: Array, k_BSGK: Array, logits: Logits, plain: bool, edge: int | None, whole_rows: bool
+) -> Grid:
+    """Cuts the plane into square tiles of `edge`, by default the largest power of two that keeps a
+    tile cached; with `whole_rows`, into as many rows as one such tile holds."""
+    rows, cols = q_BTHK.shape[1], k_BSGK.shape[1]
+    if edge is None:
+        edge = LARGEST_EDGE
+        numbers = _numbers_per_pair(q_BTHK, k_BSGK, logits)
+        while edge > SMALLEST_EDGE and (
+            numbers * min(edge, rows) * (cols if whole_rows else min(edge, cols)) > TILE_ELEMENTS
+        ):
+            edge //= 2
+    return Grid(rows, cols, min(edge, rows), cols if whole_rows else min(edge, cols), plain)
+
+
+def _numbers_per_pair(q_BTHK: Array, k_BSGK: Array, logits: Logits) -> int:
+    """Counts the numbers that a tile holds at once for each of its pairs, over batch and heads: one
+    for a product, a whole vector for the additive score. Reads them off the traced logits."""
+
+    def largest(jaxpr: Any) -> int:
+        sizes = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
+        inner = [largest(j) for eqn in jaxpr.eqns for j in jaxprs_in_params(eqn.params)]
+        return max([0, *sizes, *inner])
+
+    def tile(x_BTHK: Array) -> jax.ShapeDtypeStruct:
+        batch, length, *rest = x_BTHK.shape
+        return jax.ShapeDtypeStruct((batch, min(length, LARGEST_EDGE), *rest), x_BTHK.dtype)
+
+    q_tile, k_tile = tile(q_BTHK), tile(k_BSGK)
+    rows_T, cols_S = jnp.arange(q_tile.shape[1]), jnp.arange(k_tile.shape[1])
+    at = At(rows_T, cols_S, rows_T[None], cols_S[None])
+    traced = jax.make_jaxpr(functools.partial(tile_logits, at=at))(logits, q_tile, k_tile)
+    return -(-largest(traced.jaxpr) // (rows_T.size * cols_S.size))
 
 
 @functools.partial(jax.jit, static_argnames=("norm", "grid", "chosen", "fused_cap"))
@@ -156,7 +199,7 @@ def _run(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid, chosen, fused_cap):
 
 
 def _platform() -> str:
-    """What this process computes on, in the words of `lax.platform_dependent`."""
+    """Returns the platform of this process, as `lax.platform_dependent` names it."""
     backend = jax.default_backend()
     return "cuda" if backend == "gpu" else backend
 
@@ -197,10 +240,10 @@ def _score(
         score = pick(SCORES, score, "score")
     if isinstance(score, Score):
         if score.params:
-            held_as = ", ".join(f"{name}=…" for name in score.params)
+            parameters = ", ".join(f"{name}=…" for name in score.params)
             raise UserError(
                 f"score {score.fn.__name__!r} has parameters: give it as "
-                f"jax.tree_util.Partial({score.fn.__name__}, {held_as})"
+                f"jax.tree_util.Partial({score.fn.__name__}, {parameters})"
             )
         score = score.fn
     bound = as_partial("score", score)
@@ -222,8 +265,8 @@ def _check_parameters(bound: Partial, sizes: dict[str, int], plain: bool) -> Non
     for name, value in bound.keywords.items():
         if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             raise UserError(
-                f"parameter {name} is {jnp.result_type(value)}, not floating; bind what is no "
-                "parameter with functools.partial, inside of the jax.tree_util.Partial"
+                f"parameter {name} is {jnp.result_type(value)}, not floating; bind other values "
+                "with functools.partial, inside the jax.tree_util.Partial"
             )
         check(name, value, dict(sizes))
         for axis, longest in (("T", "L"), ("S", "M")):

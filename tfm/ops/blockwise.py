@@ -1,90 +1,50 @@
-"""Tile by tile, with an online softmax: memory grows with length, not with its square.
+"""Attention tile by tile, with an online softmax: memory grows linearly with length.
 
-Forwards, each row of tiles visits the columns that the mask may show, carrying a running maximum
-and sum (Milakov & Gimelshein 2018). Backwards, each column of tiles visits its rows and computes
-every tile again from the rows' saved log-sum-exp (Dao et al. 2022); the score, the bias and their
-parameters are differentiated by JAX, one tile at a time. Tiles that the mask rules out by index are
-never visited; in a visited tile, work is skipped when it turns out that nothing is visible.
+Forward, each row of tiles visits the columns that the mask may show, with a running maximum and sum
+(Milakov & Gimelshein 2018). Backward, each column of tiles visits its rows and recomputes every
+tile from the saved log-sum-exp of the rows (Dao et al. 2022); JAX differentiates the score, the
+bias and their parameters, one tile at a time. Tiles that the mask hides by index are never visited;
+in a visited tile, work is skipped if nothing turns out to be visible.
+
+`rowwise` is for normalizers that need whole rows: each step holds a few rows of logits over all
+keys, and recomputes them in the backward pass. It skips no pair, whatever the mask hides.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.extend.core import jaxprs_in_params
 
 from tfm.ops import dropout as drop
+from tfm.ops.fast import LOWEST
 from tfm.ops.mask import At, Span
 from tfm.ops.normalizers import Normalizer
-from tfm.ops.tiles import F32, FLOOR, HIDDEN, Logits, Plane, mix, tile_logits
-
-TILE_ELEMENTS = 2**21  # numbers in a tile, over batch and heads: what stays in a cache
-SMALLEST_EDGE, LARGEST_EDGE = 16, 512
+from tfm.ops.reference import F32, HIDDEN, Logits, Plane, attend_rows, mix, tile_logits
+from tfm.ops.scores import wide
 
 
 class Grid(NamedTuple):
-    """How the plane is cut, known before compilation."""
+    """The tiles of the plane, known before compilation."""
 
     rows: int
     cols: int
     row_edge: int
     col_edge: int
-    plain: bool  # positions are indices
-
-
-def cut_plane(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    logits: Logits,
-    plain: bool,
-    edge: int | None = None,
-    whole_rows: bool = False,
-) -> Grid:
-    """Square tiles: of `edge`, or of the largest power of two that keeps a tile cached. Or
-    `whole_rows`, as many as one such tile holds."""
-    rows, cols = q_BTHK.shape[1], k_BSGK.shape[1]
-    if edge is None:
-        edge = LARGEST_EDGE
-        numbers = numbers_per_pair(q_BTHK, k_BSGK, logits)
-        while edge > SMALLEST_EDGE and (
-            numbers * min(edge, rows) * (cols if whole_rows else min(edge, cols)) > TILE_ELEMENTS
-        ):
-            edge //= 2
-    return Grid(rows, cols, min(edge, rows), cols if whole_rows else min(edge, cols), plain)
-
-
-def numbers_per_pair(q_BTHK: Array, k_BSGK: Array, logits: Logits) -> int:
-    """How much a tile holds at once for each of its pairs, over batch and heads: one number for a
-    product, a whole vector for the additive score. Read off the traced logits."""
-
-    def largest(jaxpr: Any) -> int:
-        sizes = [v.aval.size for eqn in jaxpr.eqns for v in eqn.outvars]
-        inner = [largest(j) for eqn in jaxpr.eqns for j in jaxprs_in_params(eqn.params)]
-        return max([0, *sizes, *inner])
-
-    def tile(x_BTHK: Array) -> jax.ShapeDtypeStruct:
-        batch, length, *rest = x_BTHK.shape
-        return jax.ShapeDtypeStruct((batch, min(length, LARGEST_EDGE), *rest), x_BTHK.dtype)
-
-    q_tile, k_tile = tile(q_BTHK), tile(k_BSGK)
-    rows_T, cols_S = jnp.arange(q_tile.shape[1]), jnp.arange(k_tile.shape[1])
-    at = At(rows_T, cols_S, rows_T[None], cols_S[None])
-    traced = jax.make_jaxpr(functools.partial(tile_logits, at=at))(logits, q_tile, k_tile)
-    return -(-largest(traced.jaxpr) // (rows_T.size * cols_S.size))
+    plain: bool  # positions equal indices
 
 
 class Visits(NamedTuple):
-    """For each row (or column) of tiles: which columns (or rows) to visit, and how many."""
+    """For each row (or column) of tiles: the columns (or rows) to visit, and their number."""
 
     which: np.ndarray
     how_many: np.ndarray
 
 
 def visits(grid: Grid, plane: Plane) -> tuple[Visits, Visits]:
-    """By row and by column, the tiles that the mask does not hide."""
+    """Returns the tiles that the mask does not hide, by row and by column."""
 
     def spans(length: int, edge: int) -> list[range]:
         return [range(length)[start : start + edge] for start in range(0, length, edge)]
@@ -148,10 +108,10 @@ def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
 
             return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
 
-        zero_BTH1 = jnp.zeros_like(q[..., :1], F32)  # made of q, so that it is sharded as q is
+        zero_BTH1 = jnp.zeros_like(q[..., :1], F32)  # derived from q, so that it is sharded like q
         zero_BHT = zero_BTH1[..., 0].swapaxes(1, 2)
         width = v_BSGE.shape[-1]
-        start = zero_BHT + FLOOR, zero_BHT, jnp.repeat(zero_BTH1, width, axis=-1)
+        start = zero_BHT + LOWEST, zero_BHT, jnp.repeat(zero_BTH1, width, axis=-1)
         most, total, out = lax.fori_loop(0, count, visit, start)
         lse = most + jnp.log(jnp.where(total > 0, total, 1.0))
         if norm.each is None:
@@ -170,7 +130,7 @@ def _backward(norm, grid, saved, d_out):
     q_tiles, d_out_tiles = cut(q_BTHK, grid.row_edge), cut(d_out, grid.row_edge).astype(F32)
     k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
     if norm.each is None:
-        # Σ weight · d_weight over a whole row: all that one tile must know of the others.
+        # Σ weight · d_weight over a whole row: all that a tile needs of the others.
         delta = jnp.einsum("NBTHK,NBTHK->NBHT", d_out_tiles, out_tiles)
         total_tiles, pull_total = jax.vjp(norm.total, lse_tiles)
         (d_lse_tiles,) = pull_total(-delta)
@@ -223,8 +183,34 @@ def _backward(norm, grid, saved, d_out):
 blockwise.defvjp(_forward, _backward)
 
 
+def rowwise(
+    q_BTHK: Array,
+    k_BSGK: Array,
+    v_BSGE: Array,
+    logits: Logits,
+    plane: Plane,
+    norm: Normalizer,
+    grid: Grid,
+) -> Array:
+    arrays = k_BSGK, v_BSGE, logits
+    # Gradients are summed over the steps in float32, whatever the dtype of the arrays.
+    widened = jax.tree.map(lambda x: jnp.asarray(x).astype(wide(jnp.asarray(x))), arrays)
+
+    @jax.checkpoint
+    def some_rows(x: tuple[Array, Array]) -> Array:
+        i, q = x
+        k, v, narrow_logits = jax.tree.map(
+            lambda x, like: x.astype(jnp.result_type(like)), widened, arrays
+        )
+        rows_T = i * grid.row_edge + jnp.arange(grid.row_edge)
+        return attend_rows(q, k, v, narrow_logits, plane, norm, rows_T)[0]
+
+    q_tiles = cut(q_BTHK, grid.row_edge)
+    return uncut(lax.map(some_rows, (jnp.arange(len(q_tiles)), q_tiles)), grid.rows)
+
+
 def _look(plane: Plane, grid: Grid, i: Array, j: Array) -> tuple[At, Array]:
-    """Where tile (i, j) lies, and which of its pairs are visible."""
+    """Returns the place of tile (i, j) and the visibility of its pairs."""
     at = plane.at(
         i * grid.row_edge + jnp.arange(grid.row_edge), j * grid.col_edge + jnp.arange(grid.col_edge)
     )
@@ -243,8 +229,8 @@ def _drop(weights_BHTS: Array, plane: Plane, at: At) -> Array:
 
 
 def cut(x_BTHK: Array, edge: int) -> Array:
-    """Into tiles of `edge` rows: NBTHK. The last one is filled up with copies of the last row, at
-    which any score that is defined on the rest is defined too."""
+    """Cuts x into tiles of `edge` rows (NBTHK). Fills the last tile with copies of the last row, on
+    which any score of the other rows is defined."""
     batch, rows, *rest = x_BTHK.shape
     if missing := -rows % edge:
         last = jnp.repeat(x_BTHK[:, -1:], missing, axis=1)

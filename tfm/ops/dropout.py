@@ -1,4 +1,4 @@
-"""Dropout. The rate is data: an array given to the compiled step, not a constant in it."""
+"""Dropout. The rate is data: an argument of the compiled step, not a constant in it."""
 
 import zlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from tfm.ops.shapes import check_number
 
 
 class Dropout(NamedTuple):
-    """How much to drop, and the key that decides which. Pass None in its place to drop nothing."""
+    """A dropout rate and its random key. None in its place drops nothing."""
 
     rate: ArrayLike
     key: Array
@@ -23,27 +23,27 @@ class Dropout(NamedTuple):
 class Dropouts(NamedTuple):
     """A rate for each place where a model drops, and one key for all of them.
 
-    Which places are named is structure; how much is dropped there is data.
+    The set of places is static; the rates are data.
     """
 
     rates: Mapping[str, ArrayLike]
     key: Array
 
     def at(self, place: str, site: str = "") -> Dropout | None:
-        """What to drop at `place`; a place that has several sites gives each its own key."""
+        """Returns the dropout of `place`, if it is on; each site of a place has its own key."""
         if place not in self.rates:
             return None
         number = zlib.crc32(f"{site}/{place}".encode())
         return Dropout(self.rates[place], jax.random.fold_in(self.key, number))
 
     def within(self, number: ArrayLike | str) -> "Dropouts":
-        """The same rates with another key, for a layer (by number) or a part (by name)."""
+        """Returns the same rates with the key of a layer (by number) or a part (by name)."""
         data = zlib.crc32(number.encode()) if isinstance(number, str) else number
         return Dropouts(self.rates, jax.random.fold_in(self.key, data))
 
 
 def drop(x: Array, dropouts: Dropouts | None, place: str, site: str = "") -> Array:
-    """`x` with a share of its numbers set to 0 and the rest made larger to match."""
+    """Sets a share of the numbers in `x` to 0 and scales up the rest."""
     dropout = None if dropouts is None else dropouts.at(place, site)
     if dropout is None:
         return x
@@ -54,7 +54,7 @@ def drop(x: Array, dropouts: Dropouts | None, place: str, site: str = "") -> Arr
 
 
 class PairBits(NamedTuple):
-    """Random bits for each row and each column, from which every pair of them gets its own."""
+    """Random bits for each row and each column; a pair combines those of both."""
 
     rate: Array
     row_BHT: Array
@@ -74,11 +74,11 @@ def pair_bits(dropout: Dropout, batch: int, heads: int, rows: int, cols: int) ->
 
 
 def keep(bits: PairBits, rows_T: Array, cols_S: Array) -> Array:
-    """1 / (1 − rate) where a pair is kept, 0 where it is dropped.
+    """Returns 1 / (1 − rate) for pairs that are kept, 0 for those that are dropped.
 
-    A pair's fate depends on its own row and column, so any tiling drops the same pairs. Hashing
-    the two (MurmurHash3's finaliser) costs about what an exponential does; a full generator for
-    each pair would cost many times the attention itself.
+    The result depends only on the row and column of a pair, so any tiling drops the same pairs.
+    Hashing the two (MurmurHash3's finalizer) costs about as much as an exponential; a full random
+    generator per pair would cost many times the attention itself.
     """
     x = jnp.take(bits.row_BHT, rows_T, axis=2, mode="clip")[..., None]
     x = x + jnp.take(bits.col_S, cols_S, mode="clip")[None, None, None]

@@ -1,7 +1,7 @@
-"""The platform's own kernels, for the combinations that they can do.
+"""Fused kernels of each platform, for the combinations that they support.
 
-cuDNN's on GPU, and XLA's own on CPU, are reached through `jax.nn.dot_product_attention`; the TPU's
-is the Pallas kernel that JAX calls splash attention.
+cuDNN on GPU and XLA on CPU are called through `jax.nn.dot_product_attention`; the TPU kernel is
+Pallas splash attention.
 """
 
 import jax
@@ -12,9 +12,9 @@ from tfm.ops import scores
 from tfm.ops.mask import And, Everything, Mask
 from tfm.ops.masks import Band, Padding, Segments
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.tiles import Logits, Plane
+from tfm.ops.reference import Logits, Plane
 
-LANES = 128  # a TPU tile's width: lengths and head widths are filled up to a multiple of it
+LANES = 128  # width of a TPU tile: lengths and head widths are padded to a multiple of it
 SCALES = {scores.dot: lambda width: 1.0, scores.scaled_dot: lambda width: width**-0.5}
 
 
@@ -27,7 +27,7 @@ def why_not(
     plane: Plane,
     norm: Normalizer,
 ) -> str | None:
-    """What the kernel of `platform` cannot do of this combination, or None if it can do it all."""
+    """Returns the part of this combination that the kernel of `platform` lacks, or None."""
     width, dtype = q_BTHK.shape[-1], q_BTHK.dtype
     if plane.offset_B is not None:
         return "a cache"
@@ -81,7 +81,7 @@ def fused(
     logits: Logits,
     plane: Plane,
 ) -> Array:
-    """Attention by the kernel of "cpu", "cuda" or "tpu", for a combination that it can do."""
+    """Computes attention by the kernel of "cpu", "cuda" or "tpu", which must support it."""
     _, rows, heads, width = q_BTHK.shape
     cols = k_BSGK.shape[1]
     scale = SCALES[logits.score.func](width)
@@ -113,7 +113,7 @@ def fused(
 
 
 def _conjunction(mask: Mask) -> tuple[Band, list[Mask]]:
-    """A mask as one band and the others that it is joined with by `&`."""
+    """Splits a mask into one band and the other masks that `&` joins to it."""
     match mask:
         case And(a=a, b=b):
             (band_a, others_a), (band_b, others_b) = _conjunction(a), _conjunction(b)
@@ -128,12 +128,12 @@ def _conjunction(mask: Mask) -> tuple[Band, list[Mask]]:
 
 
 def _as_array(band: Band, others: list[Mask]) -> Mask | None:
-    """What the flags of `jax.nn.dot_product_attention` cannot say and an array of booleans must.
+    """Returns the part of a mask that the flags of `jax.nn.dot_product_attention` cannot express.
 
     cuDNN's window looks back only, and only together with a causal mask.
     """
-    flags_say_band = band.right == 0 or band == Band(None, None)
-    parts = others if flags_say_band else [band, *others]
+    flags_suffice = band.right == 0 or band == Band(None, None)
+    parts = others if flags_suffice else [band, *others]
     if not parts:
         return None
     joined = parts[0]
@@ -145,7 +145,7 @@ def _as_array(band: Band, others: list[Mask]) -> Mask | None:
 def _splash(
     q_BTHK: Array, k_BSGK: Array, v_BSGK: Array, band: Band, others: list[Mask], cap: float | None
 ) -> Array:
-    # Imported here: a CPU user should not wait for the TPU's kernels.
+    # Imported here, because importing the TPU kernels takes time on every platform.
     from jax.experimental.pallas.ops.tpu.splash_attention import (
         splash_attention_kernel as kernels,
     )
@@ -156,7 +156,7 @@ def _splash(
     q_length = rows + -rows % LANES
     k_length = max(cols + -cols % LANES, q_length)  # so that no row's tiles are all skipped
 
-    # Padding is a segment that no query belongs to.
+    # Padding is a segment without queries.
     q_segment_BT = jnp.zeros((batch, rows), jnp.int32)
     k_segment_BS = jnp.zeros((batch, cols), jnp.int32)
     for mask in others:

@@ -1,10 +1,10 @@
-"""What a mask is: an answer to "who may look at whom", for any tile of the (query × key) plane.
+"""The mask interface: visibility of keys to queries, on any tile of the (query × key) plane.
 
-Masks are boolean, True = visible, and join with `&`, `|` and `~`. A mask is asked two things.
-`visible` is evaluated on a tile: the indices of its rows and columns (their places in the arrays)
-and their positions (which restart in packed sequences). `hides` and `shows` tell, from indices
-alone and before anything is compiled, whether a tile is wholly hidden or wholly visible; "don't
-know" is False. `masks.py` has the masks that there are.
+Masks are boolean, True = visible, and combine with `&`, `|` and `~`. `visible` is evaluated on a
+tile, from the indices of its rows and columns (their places in the arrays) and their positions
+(which restart in packed rows). `hides` and `shows` return, from indices alone and before anything
+is compiled, whether a tile is entirely hidden or entirely visible; False if unknown. `masks.py` has
+the built-in masks.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from tfm.ops.shapes import check
 
 
 class At(NamedTuple):
-    """Where a tile lies: the indices and the positions of its rows and columns.
+    """The indices and positions of the rows and columns of a tile.
 
-    In cached decoding the first query of an example stands at the key of index `offset_B`.
+    In cached decoding the first query of an example has the key index `offset_B`.
     """
 
     q_index_T: Array
@@ -34,13 +34,13 @@ class At(NamedTuple):
 
     @property
     def back_BTS(self) -> Array:
-        """How many steps a key lies before its query."""
+        """Number of steps from a key to its query."""
         back_BTS = self.q_index_T[None, :, None] - self.k_index_S[None, None]
         return back_BTS if self.offset_B is None else back_BTS + self.offset_B[:, None, None]
 
 
 class AtPositions(At):
-    """A tile in which steps are counted by positions."""
+    """A tile that counts steps by position."""
 
     @property
     def back_BTS(self) -> Array:
@@ -48,7 +48,7 @@ class AtPositions(At):
 
 
 class Span(NamedTuple):
-    """A tile before compilation. `plain`: positions are the indices themselves."""
+    """A tile before compilation. With `plain`, positions equal indices."""
 
     rows: range
     cols: range
@@ -56,15 +56,15 @@ class Span(NamedTuple):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The least and the greatest (row − column) in the tile."""
+        """Least and greatest (row − column) in the tile."""
         return self.rows[0] - self.cols[-1], self.rows[-1] - self.cols[0]
 
 
 class Mask:
-    """Base class: a mask that shows everything and knows nothing of tiles."""
+    """The base class: shows everything, and rules on no tile."""
 
     def visible(self, at: At) -> Array:
-        """Booleans that broadcast to BHTS."""
+        """Returns booleans that broadcast to BHTS."""
         return jnp.ones((1, 1, 1, 1), bool)
 
     def hides(self, span: Span) -> bool:
@@ -74,11 +74,11 @@ class Mask:
         return False
 
     def window(self) -> int | None:
-        """No query sees a key that lies more steps before it; None: there is no such limit."""
+        """Returns how many steps back a query sees at most; None if unlimited."""
         return None
 
     def check(self, sizes: dict[str, int]) -> None:
-        """Raise if an array in the mask, whose name ends in its axes, does not fit."""
+        """Raises if an array of the mask does not have the shape in which its name ends."""
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, Mask):
@@ -87,7 +87,7 @@ class Mask:
                 check(field.name, value, sizes, free="BH")
 
     def is_causal(self, length: int = 64) -> bool:
-        """Whether no query sees a key after itself, tried on `length` positions."""
+        """Returns True if no query sees a later key; tries it on `length` positions."""
         with jax.ensure_compile_time_eval():  # the answer is structure, under jit too
             index = jnp.arange(length)
             at = At(index, index, index[None], index[None])
@@ -105,19 +105,19 @@ class Mask:
 
 
 def a_mask(x: object) -> Mask:
-    """`x`, if it is a mask."""
+    """Returns `x` if it is a mask, else raises."""
     if isinstance(x, Mask):
         return x
-    given = f"the function {x.__name__}" if inspect.isfunction(x) else f"a {type(x).__name__}"
+    kind = f"the function {x.__name__}" if inspect.isfunction(x) else f"a {type(x).__name__}"
     raise UserError(
-        f"{given} is not a mask; masks are made by functions, as masks.causal(), and an array of "
+        f"{kind} is not a mask; functions make masks, such as masks.causal(), and an array of "
         "booleans BHTS becomes one by masks.given(array)"
     )
 
 
 @dataclass_transform(frozen_default=True)
 def mask_dataclass(*, data: tuple[str, ...] = (), meta: tuple[str, ...] = ()):
-    """A frozen dataclass that JAX can take apart: `data` are arrays, `meta` is structure."""
+    """Registers a frozen dataclass with JAX: `data` fields are arrays, `meta` fields static."""
 
     def wrap(cls):
         return jax.tree_util.register_dataclass(

@@ -1,7 +1,7 @@
-"""The masks that there are: causal, windows, strides, prefixes, padding, segments.
+"""Built-in masks: causal, windows, strides, prefixes, padding, segments.
 
-`mask.py` says what a mask is. A new one is a class with `visible`, a function that makes it, and a
-line in MASKS; `predicate` needs the function alone.
+A new mask is a class with `visible` (see `mask.py`), a function that creates it and a line in
+MASKS; `predicate` turns a function of two positions into a mask.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
 from tfm.config.names import UserError
-from tfm.ops.functions import as_partial
 from tfm.ops.mask import At, AtPositions, Everything, Mask, mask_dataclass
+from tfm.ops.shapes import as_partial
 
 
 @mask_dataclass(meta=("left", "right"))
 class Band(Mask):
-    """Visible from `left` steps back to `right` steps ahead, by index; None is no limit."""
+    """Shows keys from `left` steps back to `right` steps ahead, by index; None is no limit."""
 
     left: int | None
     right: int | None
@@ -148,8 +148,8 @@ class Predicate(Mask):
 
 @mask_dataclass(data=("a",), meta=("slots",))
 class Rolling(Mask):
-    """A causal mask `a`, if the first `slots` keys are those of a rolling cache, whose order is not
-    that of the text; new keys come after them, in order. Empty slots have positions below 0."""
+    """The causal mask `a` over a rolling cache. The first `slots` keys are the cache, not in the
+    order of the text; new keys follow in order. Empty slots have positions below 0."""
 
     a: Mask
     slots: int
@@ -164,7 +164,9 @@ class Rolling(Mask):
 
 def _check_no_offset(at: At, name: str) -> None:
     if at.offset_B is not None:
-        raise UserError(f"mask {name!r} has an entry for each query, so it cannot go with a cache")
+        raise UserError(
+            f"mask {name!r} has an entry for each query, so it cannot be used with a cache"
+        )
 
 
 def _columns(x_BS: Array, index_S: Array, beyond: int | bool) -> Array:
@@ -172,47 +174,47 @@ def _columns(x_BS: Array, index_S: Array, beyond: int | bool) -> Array:
 
 
 def everything() -> Mask:
-    """Every pair is visible."""
+    """Shows every pair."""
     return Everything()
 
 
 def causal() -> Mask:
-    """Nothing after itself, by index.  Vaswani et al. 2017, §3.2.3."""
+    """Hides later tokens, by index.  Vaswani et al. 2017, §3.2.3."""
     return Band(None, 0)
 
 
 def window(left: int, right: int = 0) -> Mask:
-    """From `left` tokens back to `right` ahead by index, itself included.  Beltagy et al. 2020."""
+    """Shows `left` tokens back to `right` ahead, by index, and itself.  Beltagy et al. 2020."""
     return Band(_whole("window: left", left, 0), _whole("window: right", right, 0))
 
 
 def strided(stride: int) -> Mask:
-    """Every `stride`-th token, counted by index from itself.  Child et al. 2019, §4.3."""
+    """Shows every `stride`-th token, counted by index from itself.  Child et al. 2019, §4.3."""
     return Strided(_whole("strided: stride", stride, 1))
 
 
 def global_tokens(count: int) -> Mask:
-    """The first `count` positions see all and are seen by all.  Beltagy et al. 2020."""
+    """Lets the first `count` positions see all and be seen by all.  Beltagy et al. 2020."""
     return GlobalTokens(_whole("global_tokens: count", count, 0))
 
 
 def prefix(length: ArrayLike) -> Mask:
-    """The first `length` positions (one number, or one for each example) are seen by all.
+    """Shows the first `length` positions (one number, or one per example) to all.
 
     A prefix LM is `causal() | prefix(length)`.  Raffel et al. 2020, §3.2.1.
     """
-    if type(length) is int:  # structure, as in a config; an array is data
+    if type(length) is int:  # static, as in a config; an array is data
         return FixedPrefix(_whole("prefix: length", length, 0))
     return Prefix(jnp.atleast_1d(jnp.asarray(length)))
 
 
 def padding(valid_BS: ArrayLike) -> Mask:
-    """Real keys only."""
+    """Hides padding keys."""
     return Padding(_booleans("valid_BS", valid_BS))
 
 
 def segments(q_segment_BT: ArrayLike, k_segment_BS: ArrayLike | None = None) -> Mask:
-    """Only within one's own segment of a packed row."""
+    """Shows only tokens of the same segment of a packed row."""
     q_segment_BT = jnp.asarray(q_segment_BT)
     return Segments(
         q_segment_BT, q_segment_BT if k_segment_BS is None else jnp.asarray(k_segment_BS)
@@ -220,21 +222,23 @@ def segments(q_segment_BT: ArrayLike, k_segment_BS: ArrayLike | None = None) -> 
 
 
 def given(visible_BHTS: ArrayLike) -> Mask:
-    """A matrix of booleans as it is; B and H may be 1."""
+    """Uses a matrix of booleans (BHTS); B and H may be 1."""
     return Given(_booleans("visible_BHTS", visible_BHTS))
 
 
 def predicate(fn: Callable[[Array, Array], Array]) -> Mask:
-    """Whatever `fn(query position, key position)` says of two arrays of positions.
+    """Shows pairs for which `fn(query position, key position)` is True; both are arrays.
 
-    A traced number that it needs is given as `predicate(jax.tree_util.Partial(fn, limit=limit))`.
+    Pass traced values as `predicate(jax.tree_util.Partial(fn, limit=limit))`.
     """
     return Predicate(as_partial("predicate", fn))
 
 
 def near(reach_BT: Array, valid_BT: Array | None = None) -> Array:
-    """Booleans BTS: which tokens of a row are in reach of each, itself left out. It is not for
-    `attend`: the reach differs from token to token."""
+    """Returns booleans (BTS): the tokens within reach of each token, excluding itself.
+
+    Not a mask for `attend`: the reach differs from token to token.
+    """
     place_T = jnp.arange(reach_BT.shape[1])
     far_TS = jnp.abs(place_T[:, None] - place_T[None])
     near_BTS = (far_TS[None] <= reach_BT[:, :, None]) & (far_TS > 0)[None]

@@ -1,4 +1,4 @@
-"""How a row of logits becomes a row of weights."""
+"""Normalizers: from a row of logits to a row of weights."""
 
 import dataclasses
 import functools
@@ -14,15 +14,15 @@ from tfm.config.names import UserError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Normalizer:
-    """It declares one of three kinds, by the function that it gives.
+    """A normalizer of one of three kinds, depending on which function it defines.
 
     - `total`: weights = exp(logits − total(lse)), where lse is the row's log-sum-exp.
-    - `each`: weights = each(logits), every logit by itself.
-    - `row`: weights = row(logits) of whole rows BHTS, along the last axis. A hidden logit is
-      hugely negative, and must change nothing.
+    - `each`: weights = each(logits), independently for every logit.
+    - `row`: weights = row(logits) of whole rows (BHTS), along the last axis. Hidden logits are
+      hugely negative and must have no influence.
 
-    The first two are computed tile by tile, the third some whole rows at a time. Whatever the
-    function gives, a hidden key weighs 0.
+    The first two run tile by tile, the third on a few whole rows at a time. A hidden key always
+    weighs 0.
     """
 
     total: Callable[[Array], Array] | None = None
@@ -34,27 +34,27 @@ class Normalizer:
         if len(kinds) != 1 or not all(map(callable, kinds.values())):
             raise UserError(
                 "a Normalizer has one function: total= (of the row's log-sum-exp), each= (of every "
-                f"logit by itself) or row= (of whole rows); given: {', '.join(kinds) or 'none'}"
+                f"logit by itself) or row= (of whole rows), not {', '.join(kinds) or 'none'}"
             )
 
 
 def same(lse_BHT: Array) -> Array:
-    """exp(s) / Σ exp(s): the softmax."""
+    """Computes the softmax, exp(s) / Σ exp(s)."""
     return lse_BHT
 
 
 def with_zero(lse_BHT: Array) -> Array:
-    """exp(s) / (1 + Σ exp(s)): a row may look at nothing.  Miller 2023, "off by one"."""
+    """Computes exp(s) / (1 + Σ exp(s)); a row may attend to nothing.  Miller 2023, off by one."""
     return jnp.logaddexp(lse_BHT, 0.0)
 
 
 def identity(logits: Array) -> Array:
-    """The logits themselves: with the score `static`, a linear layer over positions."""
+    """Returns the logits; with the score `static`, this is a linear layer over positions."""
     return logits
 
 
 def hardest(logits_BHTS: Array) -> Array:
-    """1 for the greatest logit of a row, 0 for the others; the gradient is the softmax's.
+    """Returns 1 for the greatest logit of a row, 0 for the others, with the softmax's gradient.
 
     Hard attention, Xu et al. 2015; straight-through, Bengio et al. 2013.
     """
@@ -64,7 +64,7 @@ def hardest(logits_BHTS: Array) -> Array:
 
 
 def sparsemax(logits_BHTS: Array) -> Array:
-    """max(s − τ, 0), with the τ at which the row sums to 1.  Martins & Astudillo 2016, eq. 2."""
+    """Computes max(s − τ, 0), where τ makes the row sum to 1.  Martins & Astudillo 2016, eq. 2."""
     x = _from_greatest(logits_BHTS)
     sums, count = jnp.cumsum(_sorted(x), -1), _count(x)
     inside = x > _last_inside((sums - 1) / count, _sorted(x))
@@ -74,8 +74,10 @@ def sparsemax(logits_BHTS: Array) -> Array:
 
 
 def entmax15(logits_BHTS: Array) -> Array:
-    """max(s/2 − τ, 0)², with the τ at which the row sums to 1.  Peters et al. 2019, §3.3: entmax
-    with α = 1.5, between the softmax (1) and sparsemax (2)."""
+    """Computes max(s/2 − τ, 0)², where τ makes the row sum to 1.  Peters et al. 2019, §3.3.
+
+    This is entmax with α = 1.5, between the softmax (1) and sparsemax (2).
+    """
     x = _from_greatest(logits_BHTS / 2)
     down, count = _sorted(x), _count(x)
     mean = jnp.cumsum(down, -1) / count
@@ -89,8 +91,8 @@ def entmax15(logits_BHTS: Array) -> Array:
 
 
 def _from_greatest(logits_BHTS: Array) -> Array:
-    """Less the row's maximum, which changes no weight of an entmax, and no lower than −2. From −1
-    down a weight is 0; at −1 itself, rounding would decide what belongs to the support."""
+    """Subtracts the row's maximum, which changes no weight, and clips at −2. Below −1 a weight is
+    0; clipping at −1 itself would let rounding decide the support."""
     greatest = lax.stop_gradient(jnp.max(logits_BHTS, -1, keepdims=True))
     return jnp.maximum(logits_BHTS - greatest, -2.0)
 
@@ -100,28 +102,27 @@ def _sorted(x: Array) -> Array:
 
 
 def _count(x: Array) -> Array:
-    """1, 2, 3, … along the last axis."""
+    """Returns 1, 2, 3, … along the last axis."""
     return lax.broadcasted_iota(x.dtype, x.shape, x.ndim - 1) + 1
 
 
 def _last_inside(thresholds: Array, down: Array) -> Array:
-    """The threshold of the largest support: the first n logits, of which all lie above their own
-    threshold."""
+    """Returns the threshold of the largest support: the first n sorted logits, all of which lie
+    above their threshold."""
     last = jnp.sum(thresholds < down, -1, keepdims=True) - 1
     return jnp.take_along_axis(thresholds, last, -1)
 
 
 def relu_sum(logits_BHTS: Array) -> Array:
-    """max(s, 0) / Σ max(s, 0); a row without a positive logit looks at nothing."""
+    """Computes max(s, 0) / Σ max(s, 0); a row without a positive logit attends to nothing."""
     x = jax.nn.relu(logits_BHTS)
     total = jnp.sum(x, -1, keepdims=True)
     return x / jnp.where(total > 0, total, 1.0)
 
 
-@functools.cache  # the same options give the same entry: nothing is compiled again
+@functools.cache  # equal options give the same object, so nothing is compiled again
 def topk(k: int = 8) -> Normalizer:
-    """The softmax of the `k` greatest logits, and of those equal to the least of these.  Gupta et
-    al. 2021."""
+    """Computes the softmax of the `k` greatest logits, ties included.  Gupta et al. 2021."""
     if k < 1:
         raise UserError(f"topk: k={k} must be at least 1")
 

@@ -1,7 +1,7 @@
-"""Where order enters a model, which attention alone cannot see.
+"""Position schemes: they give attention, which ignores order, access to it.
 
-A scheme may act in three places: a `table` joins the embeddings, `rotate` turns queries and keys,
-`bias` joins the logits. Positions are arrays, so packed and ragged sequences may restart them.
+A scheme acts in one of three places: a `table` joins the embeddings, `rotate` rotates queries and
+keys, `bias` is added to the logits. Positions are arrays, so packed rows can restart them.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.config.names import UserError
-from tfm.ops.products import add_last
+from tfm.ops.fast import add_last
 
 F32 = jnp.float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Position:
-    """A position scheme, and what a layer must know to create its parameters."""
+    """A position scheme and the initializers of its parameters."""
 
     table: Callable[..., Array] | None = None  # (pos_BT, width, **params) → BTD
     rotate: Callable[..., Array] | None = None  # (x_BTHK, pos_BT, **params) → BTHK
@@ -33,19 +33,19 @@ class Position:
 
 
 def none() -> Position:
-    """No positions: attention is then blind to order."""
+    """Adds no positions, so attention ignores order."""
     return Position()
 
 
 def sinusoidal(base: float = 10_000.0) -> Position:
-    """Fixed waves, added to the embeddings.  Vaswani et al. 2017, §3.5."""
+    """Adds fixed sine and cosine waves to the embeddings.  Vaswani et al. 2017, §3.5."""
     if base <= 0:
         raise UserError(f"sinusoidal: base={base} must be above 0")
     return Position(table=functools.partial(sinusoidal_table, base=base))
 
 
 def sinusoidal_table(pos_BT: Array, width: int, *, base: float = 10_000.0) -> Array:
-    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same angle."""
+    """Computes PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos of the same angle."""
     if width % 2:
         raise UserError(f"sinusoidal positions need an even width, not {width}")
     angle_BTF = _angles(pos_BT, _frequencies(width, base))
@@ -54,7 +54,7 @@ def sinusoidal_table(pos_BT: Array, width: int, *, base: float = 10_000.0) -> Ar
 
 
 def learned(stddev: float = 0.02) -> Position:
-    """A trained vector for each position.  Gehring et al. 2017; GPT-2 and BERT."""
+    """Adds a trained vector for each position.  Gehring et al. 2017; GPT-2 and BERT."""
     return Position(table=learned_table, params={"w_LD": initializers.normal(stddev)})
 
 
@@ -63,12 +63,12 @@ def learned_table(pos_BT: Array, width: int, *, w_LD: Array) -> Array:
 
 
 def index() -> Position:
-    """The bare index in every feature: it has no bound."""
+    """Adds the index itself to every feature; it is unbounded."""
     return Position(table=lambda pos_BT, width: _repeated(pos_BT.astype(F32), width))
 
 
 def unit() -> Position:
-    """The index divided by the last one, so in [0, 1]. What a step means depends on the length."""
+    """Adds index / last index, in [0, 1]; the size of a step depends on the length."""
 
     def table(pos_BT: Array, width: int, *, length_B: Array) -> Array:
         last_B1 = jnp.maximum(length_B - 1, 1)[:, None]
@@ -78,7 +78,7 @@ def unit() -> Position:
 
 
 def binary() -> Position:
-    """The bits of the index, one in each feature, the lowest first."""
+    """Adds the bits of the index, one in each feature, lowest first."""
 
     def table(pos_BT: Array, width: int) -> Array:
         bit_D = jnp.arange(width)
@@ -89,7 +89,7 @@ def binary() -> Position:
 
 
 def sine(base: float = 10_000.0) -> Position:
-    """Waves as `sinusoidal` has them, but only the sine: positions can collide."""
+    """Adds the sine waves of `sinusoidal` without the cosines, so positions can collide."""
     if base <= 0:
         raise UserError(f"sine: base={base} must be above 0")
 
@@ -112,13 +112,13 @@ def rotary(
     high: float = 4.0,
     trained: int = 8192,
 ) -> Position:
-    """Turn feature pairs of q and k by an angle that grows with position.  Su et al. 2021, §3.2.
+    """Rotates feature pairs of q and k by an angle that grows with position.  Su et al. 2021, §3.2.
 
-    `fraction` of the features is turned, the rest passes through (GPT-NeoX). To reach `factor`
-    times the trained length, `scaling="linear"` divides positions (Chen et al. 2023) and
-    `scaling="ntk"` stretches the base (bloc97 2023). `scaling="llama3"` divides the frequencies
-    that turn less than `low` times within the `trained` length, leaves alone those that turn more
-    than `high` times, and blends in between (Llama team 2024).
+    Rotates `fraction` of the features; the rest passes through (GPT-NeoX). To reach `factor` times
+    the trained length, `scaling="linear"` divides positions (Chen et al. 2023) and `scaling="ntk"`
+    increases the base (bloc97 2023). `scaling="llama3"` divides the frequencies that turn less than
+    `low` times within the `trained` length, keeps those that turn more than `high` times, and
+    interpolates in between (Llama team 2024).
     """
     if scaling not in ("none", "linear", "ntk", "llama3"):
         raise UserError(f"rotary: scaling={scaling!r} must be 'none', 'linear', 'ntk' or 'llama3'")
@@ -149,11 +149,11 @@ def rotary(
 def rotate(
     x_BTHK: Array, pos_BT: Array, *, fraction: float, frequencies: Callable[[int], np.ndarray]
 ) -> Array:
-    """Pair feature i with i + n/2 of the n turned ones, as LLaMA's published weights do."""
+    """Rotates feature i with i + n/2 of the n rotated ones, like LLaMA's published weights."""
     turned = int(x_BTHK.shape[-1] * fraction)
     if turned < 2 or turned % 2:
         raise UserError(
-            f"rotary turns pairs: fraction={fraction} of head width {x_BTHK.shape[-1]} "
+            f"rotary rotates pairs: fraction={fraction} of head width {x_BTHK.shape[-1]} "
             f"is {turned} features, which must be even"
         )
     angle_BT1F = _angles(pos_BT, frequencies(turned))[:, :, None]
@@ -164,7 +164,7 @@ def rotate(
 
 
 def _frequencies(width: int, base: float) -> np.ndarray:
-    """1 / base^(2i/width) for each pair i of features, in float64."""
+    """Computes 1 / base^(2i/width) for each pair i of features, in float64."""
     return base ** (-np.arange(0, width, 2) / width)
 
 
@@ -173,7 +173,7 @@ def _angles(pos_BT: Array, frequency_F: np.ndarray) -> Array:
 
 
 def alibi() -> Position:
-    """−slope · |distance|, one slope for each head.  Press et al. 2022, §3."""
+    """Adds −slope · |distance| to the logits, one slope per head.  Press et al. 2022, §3."""
     return Position(bias=alibi_bias)
 
 
@@ -184,8 +184,8 @@ def alibi_bias(q_pos_BT: Array, k_pos_BS: Array, heads: int) -> Array:
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """2^(−8h/H) for a power of two; otherwise as the authors' code: the power of two below, then
-    every other slope of the power of two above."""
+    """Computes 2^(−8h/H) for a power of two; for other numbers, like the authors' code, the slopes
+    of the power of two below, then every other slope of the power of two above."""
     below = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * (h + 1) / below) for h in range(below)]
     between = [2 ** (-8 * (h + 1) / (2 * below)) for h in range(0, 2 * below, 2)]
@@ -195,7 +195,7 @@ def alibi_slopes(heads: int) -> list[float]:
 def relative(
     buckets: int = 32, max_distance: int = 128, bidirectional: bool = True, stddev: float = 1.0
 ) -> Position:
-    """A trained number for each head and bucket of distance.  Raffel et al. 2020, §2.1 (T5)."""
+    """Adds a trained number per head and bucket of distances to the logits.  Raffel et al. 2020."""
     exact = (buckets // 2 if bidirectional else buckets) // 2
     if exact < 1 or max_distance <= exact:
         raise UserError(
@@ -227,7 +227,7 @@ def relative_bias(
 
 
 def relative_bucket(ahead: Array, buckets: int, max_distance: int, bidirectional: bool) -> Array:
-    """Half of the buckets are exact distances, half grow logarithmically up to max_distance."""
+    """Maps distances to buckets: half exact, half growing logarithmically up to max_distance."""
     first = jnp.zeros_like(ahead)
     if bidirectional:
         buckets //= 2
@@ -258,7 +258,7 @@ POSITIONS = {
 def add(x_BTD: Array, table_BTD: Array) -> Array:
     if len(table_BTD) > 1:
         return x_BTD + table_BTD
-    # The same for all rows: the gradient of the table is a sum over rows, as that of a bias.
+    # One table for all rows: its gradient is a sum over rows, like that of a bias.
     return add_last(x_BTD.reshape(len(x_BTD), -1), table_BTD.ravel()).reshape(x_BTD.shape)
 
 

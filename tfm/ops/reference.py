@@ -1,22 +1,107 @@
-"""The whole matrix at once: for reading, testing, looking at weights, and short sequences."""
+"""Attention with the whole weight matrix, and the parts of it that work on any tile.
 
-import functools
-from collections.abc import Callable
+`reference` is for reading, testing, looking at weights, and short sequences. `tile_logits` and
+`mix` serve all implementations.
+"""
+
+from typing import NamedTuple
 
 import jax
 from jax import Array
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 
+from tfm.config.names import UserError
 from tfm.ops import dropout as drop
+from tfm.ops.fast import exp_minus_total
+from tfm.ops.mask import At, Mask
 from tfm.ops.normalizers import Normalizer
-from tfm.ops.products import sum_last
-from tfm.ops.tiles import FLOOR, HIDDEN, Logits, Plane, mix, tile_bias, tile_logits
+from tfm.ops.scores import dot, scaled_dot
+
+F32 = jnp.float32
+# The logit of a hidden pair. Even below a row maximum of `LOWEST` its exponential is exactly zero,
+# and it is finite, so no arithmetic on it gives NaN.
+HIDDEN = -1e38
+
+
+class Logits(NamedTuple):
+    """The functions that compute the logits, with their parameters. Gradients flow to it."""
+
+    score: jax.tree_util.Partial
+    bias: jax.tree_util.Partial | None
+    cap: ArrayLike | None
+
+
+class Plane(NamedTuple):
+    """The mask, positions and dropout of all rows and columns. No gradients flow to it."""
+
+    mask: Mask
+    q_pos_BT: Array
+    k_pos_BS: Array
+    dropped: drop.PairBits | None
+    offset_B: Array | None = None  # key index of the first query, in cached decoding
+
+    def at(self, rows_T: Array, cols_S: Array) -> At:
+        q_pos_BT = jnp.take(self.q_pos_BT, rows_T, axis=1, mode="clip")
+        k_pos_BS = jnp.take(self.k_pos_BS, cols_S, axis=1, mode="clip")
+        return At(rows_T, cols_S, q_pos_BT, k_pos_BS, self.offset_B)
+
+
+def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
+    """Computes cap · tanh((score + bias) / cap), in float32."""
+    batch, rows, heads, _ = q_BTHK.shape
+    cols, groups = k_BSGK.shape[1:3]
+    shape = batch, heads, rows, cols
+    if groups < heads and logits.score.func in (dot, scaled_dot):
+        score_BHTS = _grouped(logits.score, q_BTHK, k_BSGK)
+    else:
+        k_BSHK = k_BSGK if groups == heads else jnp.repeat(k_BSGK, heads // groups, axis=2)
+        score_BHTS = logits.score(q_BTHK, k_BSHK, q_pos_BT=at.q_pos_BT, k_pos_BS=at.k_pos_BS)
+    out = _to_BHTS("score", score_BHTS, shape)
+    if logits.bias is not None:
+        out = out + tile_bias(logits.bias, at, shape)
+    if logits.cap is not None:
+        cap = jnp.asarray(logits.cap, F32)
+        out = cap * jnp.tanh(out / cap)  # Gemma Team 2024 (Gemma 2)
+    return out
+
+
+def tile_bias(bias: jax.tree_util.Partial, at: At, shape: tuple[int, ...]) -> Array:
+    """Computes the bias of each head and pair (BHTS)."""
+    return _to_BHTS("bias", bias(at.q_pos_BT, at.k_pos_BS, shape[1]), shape)
+
+
+def _grouped(score: jax.tree_util.Partial, q_BTHK: Array, k_BSGK: Array) -> Array:
+    """Computes a dot-product score with the heads of a group as rows, so that no key is copied."""
+    batch, rows, heads, width = q_BTHK.shape
+    cols, groups = k_BSGK.shape[1:3]
+    q_BTGRK = q_BTHK.reshape(batch, rows, groups, -1, width)
+    q_BXGK = q_BTGRK.swapaxes(2, 3).reshape(batch, -1, groups, width)
+    score_BGTRS = score(q_BXGK, k_BSGK).reshape(batch, groups, rows, -1, cols)
+    return score_BGTRS.swapaxes(2, 3).reshape(batch, heads, rows, cols)
+
+
+def _to_BHTS(kind: str, x: Array, shape: tuple[int, ...]) -> Array:
+    if x.ndim != 4 or any(size not in (1, full) for size, full in zip(x.shape, shape, strict=True)):
+        raise UserError(
+            f"the {kind} returned shape {x.shape}, expected BHTS {shape}, or 1 where it is constant"
+        )
+    return jnp.broadcast_to(x.astype(F32), shape)
+
+
+def mix(weights_BHTS: Array, v_BSGE: Array) -> Array:
+    """Computes Σ weights · v for each row, in float32. Heads of a group share their values."""
+    batch, heads, rows, cols = weights_BHTS.shape
+    groups = v_BSGE.shape[2]
+    weights = weights_BHTS.astype(v_BSGE.dtype).reshape(batch, groups, -1, rows, cols)
+    out = jnp.einsum("BGHTS,BSGE->BGHTE", weights, v_BSGE, preferred_element_type=F32)
+    return out.reshape(batch, heads, rows, -1).swapaxes(1, 2)
 
 
 def reference(
     q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
 ) -> tuple[Array, Array]:
-    """Outputs and weights."""
+    """Returns outputs (BTHE) and weights (BHTS)."""
     rows_T = jnp.arange(q_BTHK.shape[1])
     return attend_rows(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, rows_T)
 
@@ -24,18 +109,18 @@ def reference(
 def stages(
     q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
 ) -> tuple[Array, dict[str, Array]]:
-    """Outputs, and each step from the score to the weights by its name."""
+    """Returns the outputs and each stage from the score to the weights, by name."""
     out_BTHE, weights_BHTS = reference(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
     at = plane.at(jnp.arange(q_BTHK.shape[1]), jnp.arange(k_BSGK.shape[1]))
-    found = {
+    by_name = {
         "score_BHTS": tile_logits(Logits(logits.score, None, None), q_BTHK, k_BSGK, at),
         "logits_BHTS": tile_logits(logits, q_BTHK, k_BSGK, at),
         "visible_BHTS": jnp.broadcast_to(plane.mask.visible(at), weights_BHTS.shape),
         "weights_BHTS": weights_BHTS,
     }
     if logits.bias is not None:
-        found["bias_BHTS"] = tile_bias(logits.bias, at, weights_BHTS.shape)
-    return out_BTHE, found
+        by_name["bias_BHTS"] = tile_bias(logits.bias, at, weights_BHTS.shape)
+    return out_BTHE, by_name
 
 
 def attend_rows(
@@ -47,7 +132,7 @@ def attend_rows(
     norm: Normalizer,
     rows_T: Array,
 ) -> tuple[Array, Array]:
-    """Outputs and weights of the queries that stand at `rows_T`, over all keys."""
+    """Returns outputs and weights of the queries at indices `rows_T`, over all keys."""
     cols_S = jnp.arange(k_BSGK.shape[1])
     at = plane.at(rows_T, cols_S)
     weights = normalize(norm, tile_logits(logits, q_BTHK, k_BSGK, at), plane.mask.visible(at))
@@ -57,45 +142,13 @@ def attend_rows(
 
 
 def normalize(norm: Normalizer, logits_BHTS: Array, visible_BHTS: Array) -> Array:
-    """Weights of whole rows. A hidden pair weighs nothing, in a row with nothing visible too."""
+    """Returns the weights of whole rows. A hidden pair weighs 0, even if nothing is visible."""
     if norm.each is not None:
         return jnp.where(visible_BHTS, norm.each(logits_BHTS), 0.0)
     shown = jnp.where(visible_BHTS, logits_BHTS, HIDDEN)
     if norm.row is not None:
-        # A row with nothing visible is given as zeros, so that no gradient of it is NaN.
+        # A row with nothing visible is passed as zeros, so that its gradient is not NaN.
         some = jnp.any(visible_BHTS, axis=-1, keepdims=True)
         return jnp.where(visible_BHTS, norm.row(jnp.where(some, shown, 0.0)), 0.0)
     assert norm.total is not None
-    return _by_total(norm.total, shown)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _by_total(total: Callable[[Array], Array], logits_BHTS: Array) -> Array:
-    """exp(logits − total(lse)), with one exponential for each pair."""
-    return _by_total_forward(total, logits_BHTS)[0]
-
-
-def _by_total_forward(
-    total: Callable[[Array], Array], logits_BHTS: Array
-) -> tuple[Array, tuple[Array, Array]]:
-    most = jnp.max(logits_BHTS, axis=-1, keepdims=True, initial=FLOOR)
-    exp_BHTS = jnp.exp(logits_BHTS - most)
-    sum_BHT1 = sum_last(exp_BHTS)
-    lse_BHT1 = most + jnp.log(jnp.where(sum_BHT1 > 0, sum_BHT1, 1.0))
-    weights_BHTS = exp_BHTS * jnp.exp(most - total(lse_BHT1))
-    return weights_BHTS, (weights_BHTS, lse_BHT1)
-
-
-def _by_total_backward(
-    total: Callable[[Array], Array], saved: tuple[Array, Array], d_weights_BHTS: Array
-) -> tuple[Array]:
-    """With w = exp(s − f(lse)): ds = w (dw − softmax/w · f′(lse) · Σ w dw)."""
-    weights_BHTS, lse_BHT1 = saved
-    f_BHT1, slope = jax.vjp(total, lse_BHT1)
-    inner_BHT1 = sum_last(weights_BHTS * d_weights_BHTS)
-    share_BHT1 = jnp.exp(jnp.where(lse_BHT1 > FLOOR, f_BHT1 - lse_BHT1, 0.0))
-    (moved_BHT1,) = slope(inner_BHT1)
-    return (weights_BHTS * (d_weights_BHTS - share_BHT1 * moved_BHT1),)
-
-
-_by_total.defvjp(_by_total_forward, _by_total_backward)
+    return exp_minus_total(norm.total, shown)

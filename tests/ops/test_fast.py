@@ -1,4 +1,4 @@
-"""The fast forms against plain ones, and their gradients against NumPy in float64."""
+"""Fast forms agree with the plain ones, and their gradients with NumPy in float64."""
 
 import jax
 import numpy as np
@@ -7,11 +7,12 @@ from jax import numpy as jnp
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from tfm.ops import products
-from tfm.ops.activations import gelu
+from tests.test_configs import shrink, tree
+from tfm.models.spec import model_spec
+from tfm.ops import fast
+from tfm.ops.fast import gelu, log_loss, softplus, standardize
 from tfm.ops.loops import scan_time
-from tfm.ops.losses import log_loss, softplus
-from tfm.ops.norms import standardize
+from tfm.ops.normalizers import with_zero
 
 
 def random(*shape, seed=0):
@@ -30,7 +31,7 @@ def wide(*arrays):
 @pytest.mark.parametrize(("inner", "outer"), [(6, 20), (24, 2)])  # either is transposed
 def test_a_product_over_all_tokens(inner, outer):
     x, w, d_y = random(3, 7, inner), random(inner, outer, seed=1), random(3, 7, outer, seed=2)
-    y, (d_x, d_w) = pull(products.flat_product, d_y, x, w)
+    y, (d_x, d_w) = pull(fast.flat_product, d_y, x, w)
     x, w, d_y = wide(x, w, d_y)
     np.testing.assert_allclose(y, x @ w, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(d_x, d_y @ w.T, rtol=1e-5, atol=1e-5)
@@ -40,13 +41,11 @@ def test_a_product_over_all_tokens(inner, outer):
 def test_sums():
     x = random(5, 6, 7)
     (exact,) = wide(x)
-    np.testing.assert_allclose(products.sum_last(x), exact.sum(-1, keepdims=True), atol=1e-5)
-    np.testing.assert_allclose(products.sum_rows(x), exact.sum((0, 1)), atol=1e-5)
+    np.testing.assert_allclose(fast.sum_last(x), exact.sum(-1, keepdims=True), atol=1e-5)
+    np.testing.assert_allclose(fast.sum_rows(x), exact.sum((0, 1)), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("fn", "plain"), [(products.add_last, np.add), (products.scale_last, np.multiply)]
-)
+@pytest.mark.parametrize(("fn", "plain"), [(fast.add_last, np.add), (fast.scale_last, np.multiply)])
 def test_a_vector_for_all_tokens(fn, plain):
     x, b, d_y = random(3, 4, 5), random(5, seed=1), random(3, 4, 5, seed=2)
     y, (d_x, d_b) = pull(fn, d_y, x, b)
@@ -59,7 +58,7 @@ def test_a_vector_for_all_tokens(fn, plain):
 
 def test_the_first_of_equal_numbers_is_the_greatest():
     x = jnp.asarray([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0], [-2.0, -5.0, -1.0]])
-    assert products.argmax_last(x).tolist() == np.argmax(x, -1).tolist() == [1, 0, 2]
+    assert fast.argmax_last(x).tolist() == np.argmax(x, -1).tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -139,3 +138,61 @@ def test_a_loop_over_time_has_the_gradients_of_a_scan(reverse):
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
     )
+
+
+LABELS = jnp.asarray([[2, 0, 1], [3, 4, 0]])
+SWITCHED = {
+    "flat_product": (fast.flat_product, (2, 3, 5), (5, 4)),
+    "sum_last": (fast.sum_last, (2, 3, 5)),
+    "sum_rows": (fast.sum_rows, (2, 3, 5)),
+    "add_last": (fast.add_last, (2, 3, 5), (5,)),
+    "scale_last": (fast.scale_last, (2, 3, 5), (5,)),
+    "gelu": (gelu, (2, 3, 5)),
+    "softplus": (softplus, (2, 3, 5)),
+    "standardize": (lambda x: standardize(x, 1e-3, True), (2, 3, 5)),
+    "log_loss": (lambda x: log_loss(x, LABELS), (2, 3, 5)),
+    "softmax": (lambda x: fast.exp_minus_total(lambda lse: lse, x), (2, 3, 5)),
+    "softmax_zero": (lambda x: fast.exp_minus_total(with_zero, x), (2, 3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_switched_off_it_computes_the_same(name, monkeypatch):
+    fn, *shapes = SWITCHED[name]
+    args = [random(*shape, seed=n) for n, shape in enumerate(shapes)]
+    d_out = random(*jax.eval_shape(fn, *args).shape, seed=7)
+    on = pull(fn, d_out, *args)
+    monkeypatch.setattr(fast, "FAST", False)
+    off = pull(fn, d_out, *args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), on, off)
+    # Only the plain forms have JAX's own derivative, which forward mode needs.
+    out, _ = jax.jvp(fn, args, [jnp.ones_like(x) for x in args])
+    np.testing.assert_array_equal(out, off[0])
+
+
+def test_argmax_switched_off(monkeypatch):
+    x = jnp.asarray([[1.0, 3.0, 3.0], [0.0, 0.0, 0.0]])
+    on = fast.argmax_last(x).tolist()
+    monkeypatch.setattr(fast, "FAST", False)
+    assert fast.argmax_last(x).tolist() == on
+
+
+@pytest.mark.parametrize("where", ["gpt2:small", "rnn:lstm,N:N"])
+def test_a_model_switched_off_has_the_same_gradients(where, monkeypatch):
+    spec = shrink(model_spec(tree(where)))
+    module = spec.build()
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, spec.vocab, (3, 5)))
+    params = jax.jit(module.init)(jax.random.key(0), tokens)
+
+    def gradients():
+        def loss(params):
+            return jnp.mean(log_loss(module.apply(params, tokens), tokens))
+
+        jax.clear_caches()  # `attend` is compiled
+        return jax.jit(jax.grad(loss))(params)
+
+    on = gradients()
+    monkeypatch.setattr(fast, "FAST", False)
+    off = gradients()
+    jax.clear_caches()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), on, off)
