@@ -10,6 +10,7 @@ import pytest
 from flax import linen as nn
 from jax import numpy as jnp
 
+from tests.helpers.quick import users_jit
 from tests.parity import parity_cases
 from tfm.layers.norm import NORMS, NormSpec
 from tfm.objectives.base import Batch, cross_entropy
@@ -28,7 +29,7 @@ def normal(*shape, seed=0):
 
 def agree(f, wanted, *args, rtol=2e-5):
     """Compiled, eager and wanted (of float64) are equal, relative to the largest of each array."""
-    compiled, eager = jax.jit(f)(*args), f(*args)
+    compiled, eager = users_jit(f)(*args), f(*args)
     for a, b, c in zip(*map(jax.tree.leaves, (compiled, eager, wanted)), strict=True):
         scale = np.max(np.abs(c))
         np.testing.assert_allclose(a, c, rtol=0, atol=rtol * scale)
@@ -117,10 +118,11 @@ def test_the_gradient_of_an_embedding_of_many_tokens():
     agree(lambda table: jax.vjp(lambda t: t[ids_N], table)[1](g_ND), (wanted,), table_VD)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["gpt2", "bert_masked_lm", "t5", "lstm"])
 def test_golden_models(name, monkeypatch):
     """Outputs and gradients of whole models, compiled as users compile them."""
-    monkeypatch.setattr(parity_cases, "jit", jax.jit)
+    monkeypatch.setattr(parity_cases, "jit", users_jit)
     _, config = parity_cases.CASES[name]
     wanted = parity_cases.golden(name)
     shapes = {tensor: grad.shape for tensor, grad in wanted[1].items()}

@@ -26,7 +26,7 @@ def test_a_study_expands_to_the_runs_of_its_results(name):
     assert found == {(job.id, job.variant, job.task, "done") for job in jobs}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_quickstart_compares_equal_parameters():
     jobs = plan.expand(study.load(str(ROOT / "experiments/quickstart")))
     jobs = [job for job in jobs if job.run.seed == 0]
@@ -38,7 +38,7 @@ def test_the_quickstart_compares_equal_parameters():
         assert max(parameters) <= 1.003 * min(parameters), task
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.usefixtures("optimising")
 @pytest.mark.parametrize(
     ("task", "steps", "blind"),

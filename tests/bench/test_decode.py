@@ -11,7 +11,7 @@ from tfm.cli import main as cli
 FOLDER = pathlib.Path(os.environ.get("TFM_DATA", "nowhere"), "stories260K")
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.skipif(not FOLDER.exists(), reason="needs TFM_DATA: stories260K")
 def test_both_are_timed(capsys):
     pytest.importorskip("transformers", reason="needs the extra: pip install 'tfm[parity]'")

@@ -51,6 +51,7 @@ def test_unrolled_layers_have_their_own_parameters():
     assert "layers" not in unrolled["decoder"]
 
 
+@pytest.mark.ci
 def test_steps_are_measured(capsys):
     options = {"axes": "('vocab',)", "vocabs": "(64, 4096)", "loss_chunk": 1, "width": 8,
                "heads": 2, "layers": 1, "length": 16, "rounds": 1, "seconds": 0.001}  # fmt: skip

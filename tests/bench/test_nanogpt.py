@@ -64,7 +64,7 @@ def test_a_missing_text_is_told(monkeypatch, tmp_path):
         list(nanogpt.measure(nanogpt.Bench()))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_both_train_and_are_evaluated_alike(monkeypatch, tmp_path):
     letters = np.array(list(string.printable[:65]))
     text = "".join(np.random.default_rng(0).choice(letters, 3000)) + string.printable[:65]

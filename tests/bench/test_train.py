@@ -44,6 +44,7 @@ def test_all_have_the_same_parameters(name):
     assert theirs == ours + more
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", SMALL)
 def test_every_contender_takes_a_step(name):
     assert ours(SMALL[name])(1) > 0
@@ -76,6 +77,7 @@ def test_a_process_that_fails_is_named():
         whole_process("a thing", [sys.executable, "-c", "raise ValueError('on purpose')"])
 
 
+@pytest.mark.ci
 def test_a_case_is_measured(monkeypatch, capsys):
     monkeypatch.setattr(train, "MAKERS", {"tfm": "tests.bench.contenders:make_case",
                                           "flax": "tests.bench.contenders:make_case"})  # fmt: skip

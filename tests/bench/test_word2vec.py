@@ -8,7 +8,7 @@ import pytest
 from tfm.cli import main as cli
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_both_are_timed(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gensim", reason="needs the extra: pip install 'tfm[bench]'")
     monkeypatch.setenv("TFM_CACHE", str(tmp_path / "cache"))

@@ -165,7 +165,6 @@ def test_what_each_idea_fails(write):
     assert {name: checks for name, checks in failed.items() if checks} == FAILS
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("table", entries.CHECKS)
 def test_what_the_library_has_passes(table):
     for name, entry in config.TABLES[table].items():

@@ -98,7 +98,7 @@ def run(*argv, **options):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_ideas_from_outside_are_swept(tmp_path):
     study = tmp_path / "idea"
     study.mkdir()

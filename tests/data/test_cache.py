@@ -187,8 +187,8 @@ print(len(dataset), most - before)
 """
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path):
     """100,000 random windows of a 200 MB stream: far less of it stays in memory."""
     path = tmp_path / "large.txt"

@@ -369,6 +369,7 @@ def test_fingerprints_are_of_contents_and_readings():
     assert fingerprint("copy") == open_dataset("copy", "train", 3).fingerprint
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
@@ -385,7 +386,6 @@ def test_fingerprints_are_of_contents_and_readings():
          "label='entailment_judgment')", (4_500, 500, 4_927)),
     ],
 )  # fmt: skip
-@pytest.mark.slow
 def test_real_files_have_their_published_sizes(name, sizes):
     real("README.md")
     found = [len(opened(name, split, tokenizer="bytes")) for split in ("train", "valid", "test")]

@@ -8,6 +8,8 @@ import pytest
 from tfm.cli import main as cli
 from tfm.interop.folder import import_folder
 
+pytestmark = pytest.mark.ci
+
 FOLDER = pathlib.Path(os.environ.get("TFM_DATA", "nowhere"), "stories260K")
 
 

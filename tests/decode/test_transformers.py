@@ -13,6 +13,8 @@ transformers = pytest.importorskip(
     "transformers", reason="parity needs the extra: pip install 'tfm[parity]'"
 )
 
+pytestmark = pytest.mark.ci
+
 VOCAB, END, PAD, NEW = 24, 5, 0, 9
 KINDS = {
     "gpt2": lambda: transformers.GPT2LMHeadModel(

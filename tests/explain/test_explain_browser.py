@@ -36,7 +36,7 @@ from tests.explain.in_browser import (
     written,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ci
 if not (in_browser.CHROMIUM and in_browser.DRIVER):
     pytest.skip("needs chromium and chromedriver on the PATH", allow_module_level=True)
 

@@ -110,6 +110,7 @@ def test_nothing_is_fetched(found):
         assert sign not in made.replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.mark.ci
 def test_a_long_text_stays_below_ten_megabytes(tmp_path):
     run = loaded(
         tmp_path, "encoder", outputs=("masked_lm",), width=64, layers=4, max_length=512,
@@ -157,7 +158,7 @@ def test_a_wrong_command_is_told(tmp_path, capsys, monkeypatch, argv, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_trained_run_from_the_command_line(tmp_path, capsys):
     config = tmp_path / "config.py"
     config.write_text("""
@@ -202,7 +203,7 @@ def get_config():
     assert "cannot write" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.skipif("TFM_DATA" not in os.environ, reason="needs stories260K in $TFM_DATA")
 def test_a_published_model(tmp_path):
     source = pathlib.Path(os.environ["TFM_DATA"]) / "stories260K"

@@ -55,6 +55,7 @@ def test_there_and_back(name, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [name for name, case in cases.CASES.items() if "." not in case[0]])
 def test_transformers_loads_what_is_exported(name, tmp_path):
     pytest.importorskip("torch")
@@ -393,6 +394,7 @@ def test_old_names_and_copies_are_understood(tmp_path):
         folder.import_folder(write(tmp_path / "odd", "bert_pretraining", differs), f"{tmp_path}/c")
 
 
+@pytest.mark.ci
 @needs_stories
 def test_trained_weights_tell_the_story_that_their_author_prints(tmp_path):
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers")

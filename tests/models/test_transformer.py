@@ -62,7 +62,6 @@ def call(module, params, *args, capture=(), method=None, **options):
     return jit(run)(params, args, options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "dropouts", "others"),
     [

@@ -19,6 +19,8 @@ from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import POSITIONS, alibi_bias
 from tfm.ops.reference import Logits, Plane, reference
 
+pytestmark = pytest.mark.ci
+
 VALID = jnp.arange(160)[None] < jnp.array([[160], [100]])
 SEGMENT = (jnp.arange(160)[None] >= jnp.array([[60], [130]])).astype(jnp.int32)
 

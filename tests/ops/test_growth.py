@@ -10,6 +10,8 @@ from jax.tree_util import Partial
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 
+pytestmark = pytest.mark.ci
+
 HEADS, WIDTH = 2, 16
 SCORES = {
     "scaled_dot": Partial(scores.scaled_dot),
@@ -49,7 +51,6 @@ def test_memory_of_whole_rows(normalizer):
     assert long < 8 * short
 
 
-@pytest.mark.slow
 def test_work_within_a_window():
     """Eight times the length, the same window of 256: eight times the time, not sixty-four. The
     bound of 16 leaves room for a noisy machine and none for quadratic work."""

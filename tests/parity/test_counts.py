@@ -7,6 +7,8 @@ from tests.test_configs import load, parameters
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 transformers = pytest.importorskip("transformers", reason="parity needs the extra")
 
+pytestmark = pytest.mark.ci
+
 
 def theirs(where):
     """Their model for one of our configs, from the sizes in its paper's table."""

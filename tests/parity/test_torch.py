@@ -13,6 +13,8 @@ from tfm.ops.positions import alibi_slopes, relative_bucket, rotary
 
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 
+pytestmark = pytest.mark.ci
+
 WAYS = [{"implementation": "reference"}, {"implementation": "blockwise", "edge": 4}]
 VALID = np.array([[1] * 5 + [0] * 2, [1] * 7], bool)
 

@@ -11,6 +11,8 @@ from tfm.models.spec import ConvolutionSpec, SeqToSeqSpec
 
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")
 
+pytestmark = pytest.mark.ci
+
 BATCH, LENGTH, WIDTH, HIDDEN, VOCAB = 4, 7, 3, 5, 11
 LENGTHS = np.array([3, 7, 1, 6])
 VALID = np.arange(LENGTH)[None] < LENGTHS[:, None]

@@ -8,6 +8,8 @@ pytest.importorskip("transformers", reason="parity needs the extra: pip install 
 from tests.parity.parity_cases import CASES, compare, golden
 from tests.parity.theirs import compute
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
 @pytest.mark.parametrize("name", CASES)

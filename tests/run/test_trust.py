@@ -321,7 +321,6 @@ def test_files_that_code_finds_by_the_working_folder_must_be_as_they_were(tmp_pa
         config.load(str(run / "config.json"), trust=True)
 
 
-@pytest.mark.slow
 def test_another_process_reads_a_run_whose_study_is_gone(run):
     argv = [sys.executable, "-m", "tfm.cli", "eval", str(run)]
     done = subprocess.run(argv, capture_output=True, text=True)

@@ -83,7 +83,7 @@ SEED = int(os.environ.get("TFM_KILLS_SEED", "0"))  # of the moments
 STEPS = int(os.environ.get("TFM_KILLS_STEPS", "200"))  # for each kill; a slow machine needs fewer
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_kills_change_nothing(tmp_path):
     """Twelve points. One launcher is asked to stop; others are killed after two workers of each."""
     study = write(tmp_path)
@@ -138,7 +138,7 @@ def gone(pids):
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_sweep_is_extended_and_kept(tmp_path):
     study, work = write(tmp_path, STUDY.replace("seeds(3)", "seeds(2)")), tmp_path / "work"
     out, _ = finish(begin(study, work))
@@ -183,7 +183,6 @@ def test_a_sweep_is_extended_and_kept(tmp_path):
     assert len(ended(work)) == 12
 
 
-@pytest.mark.slow
 def test_failures_are_tried_again_and_then_reported(tmp_path):
     """A data set that never fails, one that fails twice, one that always does."""
     text = f'''"""What fails?"""
@@ -220,7 +219,7 @@ def sweep():
     assert "Traceback" in "".join(p.read_text() for p in (work / "workers").glob("*.log"))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_workers_that_cannot_start_are_reported(tmp_path):
     """That is not the fault of a job, so none is tried again and again."""
     study, broken = write(tmp_path), tmp_path / "broken"
@@ -242,7 +241,6 @@ def test_workers_that_cannot_start_are_reported(tmp_path):
     assert "Traceback" not in process.stderr
 
 
-@pytest.mark.slow
 def test_a_dry_run_prints_the_cost_and_runs_nothing(tmp_path):
     study, work = write(tmp_path), tmp_path / "work"
     out, _ = finish(begin(study, work, "--dry-run"))
@@ -256,7 +254,7 @@ def test_a_dry_run_prints_the_cost_and_runs_nothing(tmp_path):
     assert {run["parameters"] for run in found["runs"]} == {640, 648}
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_two_launchers_do_not_meet(tmp_path):
     study, work = write(tmp_path), tmp_path / "work"
     first = begin(study, work, "--config.train.steps=2000", "--quiet")
@@ -272,7 +270,7 @@ def test_two_launchers_do_not_meet(tmp_path):
     assert gone(workers)
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_a_full_disk_loses_nothing(tmp_path, small_disk):
     text = STUDY.replace("seeds(3)", "seeds(1)").replace("[1e-2, 1e-3]", "[1e-2]")
     study, work, long = write(tmp_path, text), small_disk / "work", "--config.train.steps=150"

@@ -12,6 +12,8 @@ import pytest
 
 from tests.helpers.runs import arrays, assert_same
 
+pytestmark = pytest.mark.ci
+
 HERE = pathlib.Path(__file__).parent
 KILLS = int(os.environ.get("TFM_KILLS", "4"))  # of each run
 SEED = int(os.environ.get("TFM_KILLS_SEED", "0"))  # of the moments
@@ -37,7 +39,6 @@ def finish(process, code=0):
     return errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["decoder", "recurrent"])
 def test_kills_change_nothing(model, tmp_path):
     steps, whole, killed = STEPS * KILLS, tmp_path / "whole", tmp_path / "killed"
@@ -61,7 +62,6 @@ def test_kills_change_nothing(model, tmp_path):
     assert_same(killed, whole)
 
 
-@pytest.mark.slow
 def test_sigterm_saves_first(tmp_path):
     steps, workdir = 100_000, tmp_path / "run"
     process = begin("decoder", workdir, tmp_path / "cache", steps)
@@ -75,7 +75,6 @@ def test_sigterm_saves_first(tmp_path):
     assert int(arrays(workdir)["training"]["step"]) == saved
 
 
-@pytest.mark.slow
 def test_a_full_disk_loses_nothing(tmp_path, small_disk):
     workdir, cache, all_kept = small_disk / "run", tmp_path / "cache", "--config.train.keep=1000"
     errors = finish(begin("decoder", workdir, cache, 300, all_kept), 2)
