@@ -1,4 +1,4 @@
-"""How people name things: looking a name up in a table, and reading `name(option=value)`."""
+"""Looks names up in registries, and reads `name(option=value)`."""
 
 import ast
 import difflib
@@ -14,13 +14,17 @@ T = TypeVar("T")
 
 
 class UserError(ValueError):
-    """Something a person wrote cannot work. The message says what is wrong, where, and what
-    would be right."""
+    """A mistake in a config, a file or a command.
+
+    The message says what is wrong, where, and what would be right.
+    """
 
 
 def suggest(name: object, known: Iterable[object], prefix: str = "") -> str:
-    """`; did you mean 'causal'?` where something is near, and the whole list where nothing is.
-    Names are shown with their `prefix`."""
+    """Returns `; did you mean 'causal'?` if a known name is near, or else lists the known names.
+
+    `prefix` is written before each name.
+    """
     names = sorted(str(k) for k in known)
     group, _, last = str(name).rpartition(".")
     siblings = [n for n in names if n.rpartition(".")[0] == group] or names
@@ -33,17 +37,17 @@ def suggest(name: object, known: Iterable[object], prefix: str = "") -> str:
 
 
 def pick(table: Mapping[str, T], name: str, kind: str) -> T:
-    """`table[name]`, or an error with the nearest valid name."""
+    """Returns `table[name]`; an unknown name raises an error with the nearest valid one."""
     if name in table:
         return table[name]
     raise UserError(f"unknown {kind} {name!r}{suggest(name, table)}")
 
 
 def read(text: str, table: Mapping[str, Any], kind: str) -> Any:
-    """The thing that `text` spells, in Python's own grammar.
+    """Evaluates `text`, an expression in Python's grammar whose names are entries of `table`.
 
-    `"causal"`, `"window(left=255, right=0)"`, `"causal & (window(left=64) | ~strided(stride=2))"`:
-    an entry of `table`, called with its options if it is a function, joined with `&`, `|` and `~`.
+    Examples: `"causal"`, `"window(left=255)"`, `"causal & (window(left=64) | ~strided(stride=2))"`.
+    Entries that are functions are called with their options.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
@@ -54,27 +58,26 @@ def read(text: str, table: Mapping[str, Any], kind: str) -> Any:
 
 @functools.cache
 def names_in(text: str) -> tuple[str, ...]:
-    """The entries of a table that a text mentions."""
+    """Returns the names of entries in a text."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError:  # a plain name, as "N:1"
+    except SyntaxError:  # a plain name like "N:1"
         return (text,)
     return tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
 
 
 def canonical(text: str, table: Mapping[str, Any]) -> str:
-    """The text in one spelling: without options that have their default values."""
+    """Returns the text without options that have their default values."""
 
-    class Plain(ast.NodeTransformer):
+    class DropDefaults(ast.NodeTransformer):
         def visit_Call(self, node: ast.Call) -> ast.expr:
-            takes = inspect.signature(table[ast.unparse(node.func)]).parameters
-            kept = [
-                k for k in node.keywords if ast.literal_eval(k.value) != takes[str(k.arg)].default
-            ]
-            node.keywords = sorted(kept, key=lambda k: str(k.arg))
-            return node if kept else node.func
+            parameters = inspect.signature(table[ast.unparse(node.func)]).parameters
+            default = {name: parameter.default for name, parameter in parameters.items()}
+            changed = [k for k in node.keywords if ast.literal_eval(k.value) != default[str(k.arg)]]
+            node.keywords = sorted(changed, key=lambda k: str(k.arg))
+            return node if changed else node.func
 
-    return ast.unparse(Plain().visit(ast.parse(text.strip(), mode="eval")))
+    return ast.unparse(DropDefaults().visit(ast.parse(text.strip(), mode="eval")))
 
 
 def _build(node: ast.expr, table: Mapping[str, Any], kind: str, text: str) -> Any:
@@ -107,15 +110,15 @@ def _join(join: Callable[..., Any], kind: str, text: str, *parts: Any) -> Any:
 def _make(entry: Any, name: str, options: dict[str, Any], kind: str) -> Any:
     if not callable(entry) and not options:
         return entry
-    takes = inspect.signature(entry).parameters if callable(entry) else {}
+    parameters = inspect.signature(entry).parameters if callable(entry) else {}
     for option, value in options.items():
-        if option not in takes:
-            hint = suggest(option, takes) if takes else "; it takes none"
+        if option not in parameters:
+            hint = suggest(option, parameters) if parameters else "; it takes none"
             raise UserError(f"{kind} {name!r} has no option {option!r}{hint}")
-        if not _fits(value, takes[option].annotation):
-            type_name = getattr(takes[option].annotation, "__name__", "a number")
+        if not _fits(value, parameters[option].annotation):
+            type_name = getattr(parameters[option].annotation, "__name__", "a number")
             raise UserError(f"{kind} {name!r}: {option}={value!r} must be {type_name}")
-    for option, parameter in takes.items():
+    for option, parameter in parameters.items():
         if parameter.default is parameter.empty and option not in options:
             if option.rpartition("_")[2].isupper():
                 raise UserError(f"{kind} {name!r} needs {option}, an array: the batch brings it")
@@ -124,14 +127,14 @@ def _make(entry: Any, name: str, options: dict[str, Any], kind: str) -> Any:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether an option is of the type that its function asks for."""
+    """Returns True if a value has the annotated type."""
     if annotation is inspect.Parameter.empty:
         return True
     kinds = (
         typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     )
     if not all(kind in (int, float, str, bool, tuple, types.NoneType) for kind in kinds):
-        kinds = (int, float)  # an array, of which a config can give one number
+        kinds = (int, float)  # an array, for which a config can give one number
     return type(value) in kinds or (float in kinds and type(value) is int)
 
 

@@ -1,13 +1,14 @@
-"""Specs: frozen dataclasses that say what is built. A config is a spec written as nested dicts.
+"""Specs: frozen dataclasses that define models and runs. A config is a spec as nested dicts.
 
-A field knows its range, or the table whose entries it names. So every spec is checked when it is
-made, wherever it is made, and what a config may say follows from the fields alone.
+A field declares its range, or the registry whose entries it names. Every spec is checked when it is
+created, and the valid keys and values of a config follow from the fields alone.
 """
 
 import ast
 import dataclasses
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,13 +22,13 @@ S = TypeVar("S", bound="Spec")
 
 
 class Named(str):
-    """A name in a table, as "causal", or a call, as "window(left=63)". `entry` is what it names."""
+    """A name like "causal" or a call like "window(left=63)"; `entry` is the named object."""
 
     entry: Any
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The entries of the table that it mentions; those of a mixture stand in its options."""
+        """Returns the names of entries in the text, including those inside a mixture."""
         return (*names_in(self), *getattr(self.entry, "mentions", ()))
 
     @classmethod
@@ -44,7 +45,7 @@ class Named(str):
 
 
 class SpecError(UserError):
-    """A field of a spec is wrong. `{key}` in the text becomes the field's full dotted key."""
+    """An invalid field of a spec. `{key}` in the text becomes the field's full dotted key."""
 
     def __init__(self, key: str, text: str):
         super().__init__(text.replace("{key}", key))
@@ -65,9 +66,11 @@ def field(
     below: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A field whose value names an entry of a table, or lies in a range. None is always allowed
-    where the type allows it. `calls`: an entry is a function, called with the options in
-    brackets. `none`: the name "none" stands for nothing at all."""
+    """Declares a field whose value names an entry of a registry, or lies in a range.
+
+    None is valid if the type allows it. With `calls`, the entry is a function that is called with
+    the options in brackets. With `none`, the name "none" is valid and has the entry None.
+    """
     rules = {"table": table, "least": least, "above": above, "below": below, "most": most}
     rules |= {"calls": calls or None, "none": none or None}
     metadata = {name: rule for name, rule in rules.items() if rule is not None}
@@ -75,44 +78,46 @@ def field(
 
 
 def size(default: Any = dataclasses.MISSING) -> Any:
-    """A whole number of at least 1."""
+    """Declares a whole number of at least 1."""
     return field(default, least=1)
 
 
 def rate(default: Any = dataclasses.MISSING) -> Any:
-    """A number in [0, 1)."""
+    """Declares a number in [0, 1)."""
     return field(default, least=0, below=1)
 
 
 def choice(
     table: Callable[[], Table], default: Any = dataclasses.MISSING, none: bool = False
 ) -> Any:
-    """The name of an entry of a table. The table is given as a function, because it may stand
-    below the spec in its file."""
+    """Declares the name of an entry of a registry.
+
+    The registry is passed as a function, because it may be defined below the spec in its file.
+    """
     return field(default, table=table, none=none)
 
 
 def call(table: Callable[[], Table], default: Any = dataclasses.MISSING, none: bool = False) -> Any:
-    """The name of a function of a table, with its options: "window(left=63)"."""
+    """Declares a call of an entry of a registry, like "window(left=63)"."""
     return field(default, table=table, calls=True, none=none)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec:
-    """The base of all specs."""
+    """Base class of all specs."""
 
     def __post_init__(self) -> None:
-        for own in dataclasses.fields(self):
-            value = getattr(self, own.name)
-            if "table" in own.metadata:
-                object.__setattr__(self, own.name, _resolve(own, value))
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if "table" in f.metadata:
+                object.__setattr__(self, f.name, _resolve(f, value))
             for number in value if isinstance(value, tuple) else (value,):
                 if type(number) in (int, float):
-                    _check_range(own, number)
+                    _check_range(f, number)
         self.check()
 
     def check(self) -> None:
-        """Raise a SpecError where fields do not fit together."""
+        """Raises a `SpecError` if fields do not fit together."""
 
     @classmethod
     def families(cls) -> Iterable[str]:
@@ -121,71 +126,73 @@ class Spec:
 
     @classmethod
     def variant(cls, tree: Tree, prefix: str = "") -> type[Self]:
-        """The class that a tree describes, where a field of it decides which of several it is."""
+        """Returns the class that a tree describes, if one of its keys selects a subclass."""
         return cls
 
 
-def _resolve(own: dataclasses.Field, value: Any) -> Any:
-    """The value with the entries that it names."""
+def _resolve(f: dataclasses.Field, value: Any) -> Any:
+    """Returns the value as `Named`, with the entries that it names."""
     if isinstance(value, tuple):
-        return tuple(_resolve(own, one) for one in value)
+        return tuple(_resolve(f, item) for item in value)
     if value is None or not isinstance(value, str):
         return value
-    if value == "none" and "none" in own.metadata:
+    if value == "none" and "none" in f.metadata:
         return Named.of(value, None)
-    table = own.metadata["table"]()
+    table = f.metadata["table"]()
     try:
-        if "calls" in own.metadata:
+        if "calls" in f.metadata:
             return Named.of(value, read(value, table, "{key}"))
         return Named.of(value, pick(table, value, "{key}"))
     except UserError as e:
         text = str(e) if "{key}" in str(e) else f"{{key}}={value!r}: {e}"
-        raise SpecError(own.name, text) from e
+        raise SpecError(f.name, text) from e
 
 
-def _check_range(own: dataclasses.Field, number: float) -> None:
-    least, above, below, most = (
-        own.metadata.get(rule) for rule in ("least", "above", "below", "most")
-    )
-    if least is not None and below is not None and not least <= number < below:
-        raise SpecError(own.name, f"{{key}}={number} must be in [{least}, {below})")
-    if least is not None and not number >= least:
-        raise SpecError(own.name, f"{{key}}={number} must be at least {least}")
-    if above is not None and not number > above:
-        raise SpecError(own.name, f"{{key}}={number} must be above {above}")
-    if below is not None and not number < below:
-        raise SpecError(own.name, f"{{key}}={number} must be below {below}")
-    if most is not None and not number <= most:
-        raise SpecError(own.name, f"{{key}}={number} must be at most {most}")
+LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "least": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+    "most": (operator.le, "at most"),
+}
+
+
+def _check_range(f: dataclasses.Field, number: float) -> None:
+    rules = f.metadata
+    for name, (holds, words) in LIMITS.items():
+        if name in rules and not holds(number, rules[name]):
+            text = f"{words} {rules[name]}"
+            if "least" in rules and "below" in rules:
+                text = f"in [{rules['least']}, {rules['below']})"
+            raise SpecError(f.name, f"{{key}}={number} must be {text}")
     if not math.isfinite(number):
-        raise SpecError(own.name, f"{{key}}={number} must be a finite number")
+        raise SpecError(f.name, f"{{key}}={number} must be a finite number")
 
 
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def options(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type that it is."""
+    """Returns the types of a union, or the type itself."""
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
 def _group(hint: Any) -> type[Spec] | None:
-    """The spec that a field holds, if it holds one."""
-    found = [option for option in options(hint) if isinstance(option, type)]
-    return next((option for option in found if issubclass(option, Spec)), None)
+    """Returns the class of the spec that a field holds, if any."""
+    classes = [option for option in options(hint) if isinstance(option, type)]
+    return next((cls for cls in classes if issubclass(cls, Spec)), None)
 
 
 def to_spec(cls: type[S], tree: Tree, prefix: str = "") -> S:
-    """The spec that nested dicts describe: every key known, every value of its field's type."""
+    """Returns the spec that nested dicts describe; raises for unknown keys and wrong types."""
     cls = cls.variant(tree, prefix)
-    fields = {own.name: own for own in dataclasses.fields(cls)}
+    fields = {f.name: f for f in dataclasses.fields(cls)}
     hints, values = _hints(cls), {}
     for key, value in tree.items():
         if key not in fields:
             raise UserError(f"unknown key {prefix + key!r}{suggest(key, fields)}")
         values[key] = _value(hints[key], value, prefix + key)
-    for key, own in fields.items():
-        if key not in values and own.default is own.default_factory is dataclasses.MISSING:
+    for key, f in fields.items():
+        if key not in values and f.default is f.default_factory is dataclasses.MISSING:
             raise UserError(f"missing key {prefix + key!r}")
     try:
         return cls(**values)
@@ -209,42 +216,42 @@ def _value(hint: Any, value: Any, key: str) -> Any:
 
 
 def _kind(hint: Any) -> str:
-    """A type, in words."""
+    """Returns the name of a type for an error message."""
     if dataclasses.is_dataclass(hint):
-        return f"a group of {', '.join(own.name for own in dataclasses.fields(hint))}"
+        return f"a group of {', '.join(f.name for f in dataclasses.fields(hint))}"
     words = {types.NoneType: "None", Named: "str"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 
 
 def to_tree(spec: Spec) -> dict[str, Any]:
-    """A spec as nested dicts of plain values."""
+    """Returns a spec as nested dicts of plain values."""
     return dataclasses.asdict(spec)
 
 
 def differences(spec: Spec) -> dict[str, Any]:
-    """The settings of a spec that differ from their defaults, as nested dicts, in one spelling."""
+    """Returns the settings that differ from their defaults, as nested dicts in one spelling."""
     out: dict[str, Any] = {}
-    for own in dataclasses.fields(spec):
-        value = getattr(spec, own.name)
+    for f in dataclasses.fields(spec):
+        value = getattr(spec, f.name)
         if isinstance(value, Spec):
-            if type(own.default) is not type(value) or value != own.default:
-                out[own.name] = differences(value)
-        elif value != own.default:
-            out[own.name] = _plain(own, value)
+            if type(f.default) is not type(value) or value != f.default:
+                out[f.name] = differences(value)
+        elif value != f.default:
+            out[f.name] = _canonical(f, value)
     return out
 
 
-def _plain(own: dataclasses.Field, value: Any) -> Any:
-    """A value without what does not matter: the spelling of a call."""
+def _canonical(f: dataclasses.Field, value: Any) -> Any:
+    """Returns a value with calls in their canonical spelling."""
     if isinstance(value, tuple):
-        return tuple(_plain(own, one) for one in value)
-    if "calls" in own.metadata and isinstance(value, Named) and value.entry is not None:
-        return canonical(value, own.metadata["table"]())
+        return tuple(_canonical(f, item) for item in value)
+    if "calls" in f.metadata and isinstance(value, Named) and value.entry is not None:
+        return canonical(value, f.metadata["table"]())
     return value
 
 
 def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
-    """A tree by its dotted keys."""
+    """Returns the values of a tree by dotted key."""
     out: dict[str, Any] = {}
     for key, value in tree.items():
         below = isinstance(value, Mapping) and value
@@ -253,19 +260,19 @@ def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
 
 
 def named(spec: Spec) -> Iterator[tuple[Table, Named]]:
-    """Every name in a spec, with the table that it is looked up in."""
-    for own in dataclasses.fields(spec):
-        value = getattr(spec, own.name)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, Spec):
-                yield from named(one)
-            elif isinstance(one, Named):
-                yield own.metadata["table"](), one
-                yield from getattr(one.entry, "uses", ())
+    """Yields every name in a spec, with the registry that it is looked up in."""
+    for f in dataclasses.fields(spec):
+        value = getattr(spec, f.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Spec):
+                yield from named(item)
+            elif isinstance(item, Named):
+                yield f.metadata["table"](), item
+                yield from getattr(item.entry, "uses", ())
 
 
 def keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of all fields that a config of this class may set."""
+    """Yields the dotted keys that a config of this class may set."""
     cls = cls.variant(tree, prefix)
     for key, hint in _hints(cls).items():
         yield prefix + key
@@ -275,8 +282,11 @@ def keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[str]:
 
 
 def replaced(cls: type[Spec], tree: Tree, changes: Tree) -> dict[str, Any]:
-    """The tree with other values at dotted keys. Where a key decides which keys there are, as
-    `model.family` does, it is replaced first, and what it leaves no use for is dropped."""
+    """Returns the tree with new values at dotted keys.
+
+    A key that selects a variant, as `model.family` does, is replaced first; keys that the new
+    variant does not have are dropped.
+    """
     for key in sorted(changes, key=lambda key: key.rpartition(".")[2] != "family"):
         levels, new = _levels(cls, tree, key), changes[key]
         group = _group(_hints(levels[-1][0])[levels[-1][2]])
@@ -293,32 +303,32 @@ def replaced(cls: type[Spec], tree: Tree, changes: Tree) -> dict[str, Any]:
 
 
 def parse(cls: type[Spec], tree: Tree, key: str, text: str) -> Any:
-    """The value that a text stands for at a dotted key, by the type of its field."""
+    """Returns the value of a text at a dotted key, by the type of the field."""
     level_cls, _, name = _levels(cls, tree, key)[-1]
     return _literal(_hints(level_cls)[name], text)
 
 
 def _levels(cls: type[Spec], tree: Tree, key: str) -> list[tuple[type[Spec], Tree, str]]:
-    """For each name of a dotted key: the spec it is a field of, that spec's tree, the name."""
-    found: list[tuple[type[Spec], Tree, str]] = []
+    """Returns, for each name of a dotted key, its spec, that spec's tree, and the name."""
+    levels: list[tuple[type[Spec], Tree, str]] = []
     level: type[Spec] | None = cls
     path = key.split(".")
     for name in path:
         if level is None:
-            at = ".".join(path[: len(found)])
+            at = ".".join(path[: len(levels)])
             raise UserError(f"unknown key {key!r}: {at!r} is a value, not a group")
-        prefix = "".join(f"{part}." for part in path[: len(found)])
+        prefix = "".join(f"{part}." for part in path[: len(levels)])
         level = level.variant(tree, prefix)
         if name not in _hints(level):
-            if len(found) + 1 < len(path):  # a group is unknown: its siblings are near
+            if len(levels) + 1 < len(path):  # an unknown group: suggest its siblings
                 near = suggest(prefix + name, (prefix + known for known in _hints(level)))
             else:
                 near = suggest(key, keys(level, tree, prefix))
             raise UserError(f"unknown key {key!r}{near}")
-        found.append((level, tree, name))
+        levels.append((level, tree, name))
         level, below = _group(_hints(level)[name]), tree.get(name)
         tree = below if isinstance(below, Mapping) else {}
-    return found
+    return levels
 
 
 def _literal(hint: Any, text: str) -> Any:
@@ -339,7 +349,7 @@ def _literal(hint: Any, text: str) -> Any:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between commas, but for those within brackets or quotes."""
+    """Splits at commas outside of brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for sign in text:
         if sign == "," and not depth and not quote:
