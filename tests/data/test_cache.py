@@ -154,15 +154,15 @@ def test_clearing_spares_what_is_being_built(tmp_path, folder):
 def test_a_file_edited_meanwhile_is_noticed(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("a b c d\n" * 50)
-    from tfm.data.formats.streams import TextStream
+    from tfm.data import corpus
 
-    real = TextStream.write
+    real = corpus.write_stream
 
-    def edited(self, *args):
+    def edited(*args):
         path.write_text("other text\n" * 99)
-        return real(self, *args)
+        return real(*args)
 
-    monkeypatch.setattr(TextStream, "write", edited)
+    monkeypatch.setattr(corpus, "write_stream", edited)
     with pytest.raises(UserError, match="were edited while being read"):
         open_dataset(f"text(train={str(path)!r}, length=2)", "train", reading=Reading("bytes"))
 

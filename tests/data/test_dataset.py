@@ -121,13 +121,13 @@ def test_data_sets_of_ones_own(monkeypatch):
         (dict(split="trian"), "data set 'copy': unknown split 'trian'; did you mean 'train'"),
         (dict(count=None), "data set 'copy': its examples are endless; say how many for 'train'"),
         (dict(count=0), "0 examples: it must be a whole number of at least 1"),
-        (dict(text="copy & sort"), "only masks join"),
-        (dict(text="addition", count=9999), "9999 examples: .* from 1 to 4704, all that 'train'"),
+        (dict(name="copy & sort"), "only masks join"),
+        (dict(name="addition", count=9999), "9999 examples: .* from 1 to 4704, all that 'train'"),
     ],
 )
 def test_bad_requests_are_named(arguments, message):
     with pytest.raises(UserError, match=message):
-        open_dataset(**dict(text="copy", split="train", count=3) | arguments)
+        open_dataset(**dict(name="copy", split="train", count=3) | arguments)
 
 
 def ragged(*rows):

@@ -161,7 +161,7 @@ def test_bad_files_are_named(text, tmp_path, monkeypatch):
         open_dataset(task("characters", tmp_path / "latin", 4), "train")
     assert open_dataset(task("bytes", tmp_path / "latin", 4), "train").vocab == 256
     (tmp_path / "short").write_text("0123456789")
-    with pytest.raises(UserError, match="length=8 is too much for .*: of its 10 tokens 8 are"):
+    with pytest.raises(UserError, match="length=8 is too much for .*: 8 of its 10 tokens are"):
         open_dataset(task("bytes", tmp_path / "short", 8, valid=0.2), "train")
     assert len(open_dataset(task("bytes", tmp_path / "short", 7, valid=0.2), "train")) == 1
     with pytest.raises(UserError, match="valid=0.1 leaves 1 of 10 tokens"):

@@ -12,7 +12,7 @@ import pytest
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
-from tfm.data.datasets import fingerprint, open_dataset
+from tfm.data.datasets import fingerprint, open_dataset, open_splits
 from tfm.data.tokenizers import TOKENIZERS, trained
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
@@ -108,7 +108,7 @@ def test_ends_of_lines():
 
 
 def test_long_lines_come_in_parts(monkeypatch):
-    monkeypatch.setattr("tfm.data.formats.streams.LONG", 7)
+    monkeypatch.setattr("tfm.data.formats.text.LONG", 7)
     write(a__txt="你好" * 40 + "\nab")
     dataset = opened("text(train='a.txt', valid='a.txt', length=999)", "valid", tokenizer="bytes")
     assert rows(dataset) == ["你好" * 40 + "\nab"]
@@ -210,6 +210,36 @@ def test_parallel_files_and_truncation():
         "train: 1 rows truncated to data.max_length=2; 1 tokens lost",
         "train: 1 rows truncated to data.max_target=1; 2 tokens lost",
     )
+
+
+def test_target_texts_are_those_of_the_files():
+    """With their spaces and marks, which the tokenizer drops, and without the lines left out."""
+    write(t__de="eins\n\nzwei  drei\nvier\n", t__en="One, two.\nx\n don't  \n你 好\n")
+    name = "parallel(train='t', valid='t', source='de', target='en')"
+    for split in ("train", "valid"):
+        dataset = opened(name, split, bad="skip", max_target=1)
+        assert dataset.target_texts(np.array([2, 0, 1])) == ["你 好", "One, two.", " don't  "]
+    write(a__tsv=TABLE)
+    labels = opened("table(train='a.tsv', text='sentence', label='label')")
+    assert labels.target_texts is None
+
+
+def test_splits_that_are_opened_together_share_one_tokenizer(monkeypatch):
+    made = []
+
+    def mine():
+        return trained.Maker(lambda texts: made.append(1) or trained.words().make(texts))
+
+    monkeypatch.setitem(TOKENIZERS, "mine", mine)
+    write(a__txt=LINES * 9, b__txt=LINES)
+    name = "text(train='a.txt', valid='b.txt', test='b.txt', length=5)"
+    counts = {"train": 7, "valid": None, "test": 3}
+    found = open_splits(name, counts, reading=Reading("mine"))
+    assert made == [1]
+    for split, dataset in found.items():
+        alone = opened(name, split, counts[split], tokenizer="mine")
+        assert rows(dataset) == rows(alone)
+        assert dataset.fingerprint == alone.fingerprint
 
 
 CONLLU = """# text = Don't go

@@ -131,7 +131,7 @@ def test_what_is_not_there_says_what_to_run(folder, tmp_path):
     ):
         opened(folder, "glue")
     with pytest.raises(
-        UserError, match="it is not known what is what; its features are idx, label"
+        UserError, match="the roles of the features of .my_own. are unknown; it has idx, label"
     ):
         opened(_renamed(folder, tmp_path), "my_own")
     with pytest.raises(UserError, match="text='sentense': glue/sst2 has no such feature; did you"):

@@ -17,8 +17,8 @@ from tests.helpers.quick import jit
 from tests.parity import parity_cases as cases
 from tfm.cli import main as cli
 from tfm.config.names import UserError
-from tfm.data.formats.corpus import vocabulary_of
 from tfm.data.tokenizers import TOKENIZERS
+from tfm.data.tokenizers.tokenizer import vocabulary_of
 from tfm.interop import folder
 from tfm.interop.config_json import ConfigJson, parse_call
 from tfm.interop.convert import FAMILIES, to_huggingface

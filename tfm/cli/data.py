@@ -20,7 +20,7 @@ from tfm.data import cache
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import open_dataset
 from tfm.data.formats import tfds
-from tfm.data.formats.corpus import tokenizer_of
+from tfm.data.tokenizers.tokenizer import tokenizer_of
 from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, read

@@ -114,7 +114,7 @@ def evaluate(
     if decoding is not None:
         source = _read_source(text, data, vocabulary)
         found["generation"] = generation.generation(
-            loaded, source, opened, split, dict(decoding), scoring, data.eval_batch
+            loaded, source, opened, dict(decoding), scoring, data.eval_batch
         )
     return found, loaded.messages
 

@@ -170,6 +170,7 @@ class Dataset:
     counts: Callable[[], np.ndarray] | None = None  # how often each id is in the training split
     lengths: Callable[[], np.ndarray] | None = None  # length of each row: N1 or, for pairs, N2
     parts: Mapping[str, "Dataset"] = dataclasses.field(default_factory=dict)  # of a mixture
+    target_texts: Callable[[np.ndarray], list[str]] | None = None  # pairs: as the files have them
     encode: Callable[[str], list[int]] | None = None
     decode: Callable[[Sequence[int] | np.ndarray], str] | None = None
     vocabulary: str | None = None  # meaning of the ids and labels, if it depends on the files

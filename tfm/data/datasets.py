@@ -1,6 +1,6 @@
-"""The table of data sets, and how one of them is opened.
+"""The registry of data sets, and how they are opened.
 
-A user's file may add its own by defining `DATASETS`: functions whose options have defaults, and
+A user's file may add its own by defining `DATASETS`: functions whose options have defaults and
 which return a `Source`.
 """
 
@@ -8,15 +8,15 @@ import ast
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfm.config.names import UserError, pick, read
 from tfm.config.spec import Named
 from tfm.data import grammars, nested, synthetic
+from tfm.data.corpus import Corpus
 from tfm.data.dataset import DEFAULT_READING, Dataset, Reading, Source
-from tfm.data.formats import characters, streams, tables, tfds
-from tfm.data.formats.corpus import Corpus
+from tfm.data.formats import characters, parallel, tables, tagged, text, tfds
 from tfm.data.mixture import Mixture, Task, checked
 
 SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"}
@@ -31,10 +31,10 @@ def mixture(
 ) -> Source:
     """Several data sets as one: parts=('parallel(…)', 'table(…)').
 
-    `weights`: how often each is read; without them every row comes once in an epoch. Before each
-    row stands the text of `prefixes`, or with `tokens` a token that only its task has. One
-    tokenizer serves all. `labels_as_text`: labels are texts to be written, as in T5. Each part of
-    the validation split is also evaluated by itself.
+    `weights` are proportional to how often each is read; without them every row comes once in an
+    epoch. The text of `prefixes`, or with `tokens` a token of its task, precedes each row. All
+    parts share one tokenizer. With `labels_as_text`, labels are texts to be written, as in T5. Each
+    part of the validation split is also evaluated separately.
     """
     tasks = [
         Task(text, read(text, DATASETS, "data set"), weight, prefix)
@@ -48,50 +48,69 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **nested.DATASETS,
     **grammars.DATASETS,
     **characters.DATASETS,
-    **streams.DATASETS,
+    **text.DATASETS,
     **tables.DATASETS,
+    **parallel.DATASETS,
+    **tagged.DATASETS,
     **tfds.DATASETS,
     "mixture": mixture,
 }
 
 
+def open_splits(
+    name: str,
+    counts: Mapping[str, int | None],
+    seed: int = 0,
+    vocabulary: str | None = None,
+    reading: Reading = DEFAULT_READING,
+) -> dict[str, Dataset]:
+    """Opens splits of the data set `name`: as many rows of each as `counts` says; None: all.
+
+    The splits share one tokenizer, which is read once. With a `vocabulary`, text is read in its
+    ids, and labels that it does not have are an error.
+    """
+    source = _source(name)
+    try:
+        source = source.with_reading(reading)
+        source = source if vocabulary is None else source.with_vocabulary(vocabulary)
+        opened = {}
+        for split, count in counts.items():
+            pick(SPLITS, split, "split")
+            opened[split] = source.open(split, count, seed)
+        fingerprint = _fingerprint(name, source)
+    except UserError as e:
+        raise UserError(f"data set {str(name)!r}: {e}") from e
+    return {k: dataclasses.replace(data, fingerprint=fingerprint) for k, data in opened.items()}
+
+
 def open_dataset(
-    text: str,
+    name: str,
     split: str,
     count: int | None = None,
     seed: int = 0,
     vocabulary: str | None = None,
     reading: Reading = DEFAULT_READING,
 ) -> Dataset:
-    """`count` rows of a split of the data set that `text` names, or all that there are. With a
-    `vocabulary`, text is read in its ids; what it does not have is an error."""
-    source = _source(text)
-    try:
-        source = source.with_reading(reading)
-        source = source if vocabulary is None else source.with_vocabulary(vocabulary)
-        pick(SPLITS, split, "split")
-        opened = source.open(split, count, seed)
-        return dataclasses.replace(opened, fingerprint=_fingerprint(text, source))
-    except UserError as e:
-        raise UserError(f"data set {str(text)!r}: {e}") from e
+    """Opens one split; see `open_splits`."""
+    return open_splits(name, {split: count}, seed, vocabulary, reading)[split]
 
 
-def takes_tokenizer(text: str) -> bool:
-    """Whether a data set is text, whose ids a tokenizer gives."""
-    source = _source(text)
+def takes_tokenizer(name: str) -> bool:
+    """Returns whether a data set is text, which needs a tokenizer."""
+    source = _source(name)
     return isinstance(source, Corpus) or (isinstance(source, Mixture) and source.is_text)
 
 
-def fingerprint(text: str) -> str:
-    """A hash of the name, of the options that differ from their defaults, and of the files. A file
-    counts by what it holds, not by its path."""
-    return _fingerprint(text, _source(text))
+def fingerprint(name: str) -> str:
+    """Hashes the name, the options that differ from their defaults, and the content of files. The
+    paths of files do not matter."""
+    return _fingerprint(name, _source(name))
 
 
-def _source(text: str) -> Source:
-    source = text.entry if isinstance(text, Named) else read(text, DATASETS, "data set")
+def _source(name: str) -> Source:
+    source = name.entry if isinstance(name, Named) else read(name, DATASETS, "data set")
     if not isinstance(source, Source):
-        raise UserError(f"data set {text!r} must be a Source, not {source!r}")
+        raise UserError(f"data set {name!r} must be a Source, not {source!r}")
     return source
 
 
@@ -101,6 +120,7 @@ def _fingerprint(text: str, source: Source) -> str:
         options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
         node = node.func
     name = ast.unparse(node)
-    takes = inspect.signature(DATASETS[name]).parameters
-    options = {k: v for k, v in options.items() if v != takes[k].default} | {**source.contents()}
+    defaults = inspect.signature(DATASETS[name]).parameters
+    options = {k: v for k, v in options.items() if v != defaults[k].default}
+    options |= source.contents()
     return hashlib.sha256(repr((name, sorted(options.items()))).encode()).hexdigest()

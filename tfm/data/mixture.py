@@ -1,38 +1,38 @@
-"""Several data sets as one, each with a weight and a prefix that says which task it is.
+"""Several data sets as one, each with a weight and a prefix that names its task.
 
-T5, Raffel et al. 2020: every task is text to text, and a prefix tells them apart.
+In T5, Raffel et al. 2020, every task is text to text, and a prefix distinguishes the tasks.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tfm.config.names import UserError, names_in
+from tfm.data.corpus import Corpus, Split
 from tfm.data.dataset import DEFAULT_READING, Dataset, Generated, Reading, Source
-from tfm.data.files import Bad, Meter
-from tfm.data.formats.corpus import Corpus, Part
-from tfm.data.views import after, mixed, repeated, with_text_labels
+from tfm.data.files import ReadLog
+from tfm.data.records import Layout, Record
+from tfm.data.views import concatenated, repeated, with_prefix, with_task_ids, with_text_labels
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A part of a mixture."""
 
-    text: str  # its spelling
+    text: str  # as the config spells it
     source: Source
-    weight: float | None  # None: its rows come as often as those of the others
-    prefix: str | None  # None: the task has a token of its own, or nothing
+    weight: float | None  # None: its rows are as frequent as those of the others
+    prefix: str | None  # None: it has a task token, or nothing
 
 
 class Mixture(Source):
-    """Rows of all tasks, one task after another. In training, a task of more weight than rows has
-    its rows several times, so that an epoch has every row at least once, and each task its share.
-    """
+    """Rows of all tasks. In training, rows of a task with too few for its weight are repeated, so
+    that an epoch contains every row at least once and each task has its share."""
 
     def __init__(
         self,
@@ -40,48 +40,58 @@ class Mixture(Source):
         tokens: bool,
         as_text: bool,
         fingerprint: Callable[[str, Source], str],
+        reading: Reading = DEFAULT_READING,
+        vocabulary: str | None = None,
     ):
         self.tasks, self.tokens, self.as_text = tuple(tasks), tokens, as_text
-        self.fingerprint = fingerprint
-        self.reading, self.vocabulary = DEFAULT_READING, None
+        self.fingerprint, self.reading, self.vocabulary = fingerprint, reading, vocabulary
         self.seeded = any(task.source.seeded for task in tasks)
         names = [names_in(task.text) + task.source.mentions for task in tasks]
-        self.mentions = tuple(dict.fromkeys(name for own in names for name in own))
+        self.mentions = tuple(dict.fromkeys(name for mentioned in names for name in mentioned))
         text = [isinstance(task.source, Corpus) for task in tasks]
         if any(text) != all(text):
-            raise UserError("mixture: some parts are text, which a tokenizer reads, and some ids")
+            raise UserError("mixture: some parts are text, which needs a tokenizer, and some ids")
         self.is_text = all(text)
         if not self.is_text and any(task.prefix for task in tasks):
             raise UserError("mixture: prefixes are text, but the parts are ids; tokens=True")
 
     def with_reading(self, reading: Reading) -> "Mixture":
         for task in self.tasks:
-            task.source.with_reading(reading)  # what cannot be read so is an error
-        return self._with(reading=reading)
+            task.source.with_reading(reading)  # raises if it does not apply
+        return self._replaced(reading, self.vocabulary)
 
     def with_vocabulary(self, vocabulary: str | None) -> "Mixture":
-        return self._with(vocabulary=vocabulary)
+        return self._replaced(self.reading, vocabulary)
 
-    def _with(self, **changes: Any) -> "Mixture":
-        other = Mixture(self.tasks, self.tokens, self.as_text, self.fingerprint)
-        vars(other).update({**vars(self), **changes})
-        return other
+    def _replaced(self, reading: Reading, vocabulary: str | None) -> "Mixture":
+        options = self.tasks, self.tokens, self.as_text, self.fingerprint
+        return Mixture(*options, reading, vocabulary)
 
     def contents(self) -> Mapping[str, Any]:
-        parts = [self.fingerprint(task.text, source) for task, source in self._sources()]
-        return {"parts": parts}
+        pairs = zip(self.tasks, self._sources, strict=True)
+        return {"parts": [self.fingerprint(task.text, source) for task, source in pairs]}
 
-    def _sources(self) -> Iterator[tuple[Task, Source]]:
-        """The parts as they are read, all with one tokenizer, prefixes included."""
-        texts = self._texts()
+    @functools.cached_property
+    def _texts(self) -> Corpus | None:
+        """The texts of all tasks, from which one tokenizer and the labels are made."""
+        if not self.is_text:
+            return None
+        joint = _joint_corpus(self.tasks, self.as_text, self.reading.bad)
+        return joint.with_reading(self.reading).with_vocabulary(self.vocabulary)
+
+    @functools.cached_property
+    def _sources(self) -> list[Source]:
+        """The parts with their readings, all with one tokenizer."""
+        vocabulary = self.vocabulary if self._texts is None else self._texts.saved_vocabulary()
+        sources = []
         for number, task in enumerate(self.tasks):
-            taken = 1 if self.tokens else len(self._prefix(texts, number))
+            taken = 1 if self.tokens else len(self._prefix(number))
             source = task.source.with_reading(self._reading(taken))
-            vocabulary = self.vocabulary if texts is None else texts.own_vocabulary()
-            yield task, source if vocabulary is None else source.with_vocabulary(vocabulary)
+            sources.append(source if vocabulary is None else source.with_vocabulary(vocabulary))
+        return sources
 
     def _reading(self, prefix: int) -> Reading:
-        """A prefix takes its room from the text."""
+        """Reduces the maximum length by that of a prefix."""
         longest = self.reading.max_length
         if longest is None or not prefix:
             return self.reading
@@ -89,82 +99,73 @@ class Mixture(Source):
             raise UserError(f"data.max_length={longest} leaves no room beside the prefix")
         return self.reading._replace(max_length=longest - prefix)
 
-    def _texts(self) -> Corpus | None:
-        if not self.is_text:
-            return None
-        found = _Texts(self.tasks, self.as_text).with_reading(self.reading)
-        return found.with_vocabulary(self.vocabulary)
-
-    def _prefix(self, texts: Corpus | None, number: int) -> list[int]:
-        """The ids of a task's prefix. Where a word begins with its space, none is left over."""
+    def _prefix(self, number: int) -> list[int]:
+        """Returns the ids of a task's prefix. If words begin with a space, its last is dropped."""
         prefix = self.tasks[number].prefix
-        if not prefix or texts is None:
+        if not prefix or self._texts is None:
             return []
-        tokenizer = texts.tokenizer()
+        tokenizer = self._texts.tokenizer
         return tokenizer.encode(prefix.rstrip() if tokenizer.spaced else prefix)
 
     @property
     def form(self) -> str:
-        """Of its rows."""
-        if self.is_text:
-            return _Texts(self.tasks, self.as_text).form
-        facts = next(task.source.facts for task in self.tasks)  # type: ignore[attr-defined]
-        return facts["form"]
+        """The form of its rows."""
+        if self._texts is not None:
+            return self._texts.layout().form
+        return self.tasks[0].source.facts["form"]  # type: ignore[attr-defined]
 
     @property
     def tells(self) -> bool:
-        """Whether rows show of which task they are."""
+        """Whether rows show their task."""
         return self.tokens or any(task.prefix for task in self.tasks)
 
     def prefix_ids(self, number: int, vocab: int) -> list[int]:
-        """What stands before a row of a task; `vocab`: how many ids there are without tokens of
-        tasks."""
-        return [vocab + number] if self.tokens else self._prefix(self._texts(), number)
+        """Returns the ids before each row of a task; `vocab` counts the ids without task tokens."""
+        return [vocab + number] if self.tokens else self._prefix(number)
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
-        texts = self._texts()
         opened = list[Dataset]()
-        shares = self._shares(count)
-        for (task, source), share in zip(self._sources(), shares, strict=True):
+        for task, source, share in zip(self.tasks, self._sources, self._shares(count), strict=True):
             try:
-                whole = source.open(split, share if isinstance(source, Generated) else None, seed)
+                dataset = source.open(split, share if isinstance(source, Generated) else None, seed)
             except UserError as e:
                 raise UserError(f"part {task.text!r}: {e}") from e
-            few = len(whole) if share is None else min(share, len(whole))
-            whole = dataclasses.replace(whole, count=few)
-            opened.append(with_text_labels(whole) if self.as_text else whole)
+            rows = len(dataset) if share is None else min(share, len(dataset))
+            dataset = dataclasses.replace(dataset, count=rows)
+            opened.append(with_text_labels(dataset) if self.as_text else dataset)
         _check_alike(opened, [task.text for task in self.tasks])
         vocab = max(dataset.vocab for dataset in opened)
-        prefixes = [
-            [vocab + number] if self.tokens else self._prefix(texts, number)
-            for number in range(len(opened))
-        ]
-        wraps = texts is not None and texts.tokenizer().wraps
+        prefixes = [self.prefix_ids(number, vocab) for number in range(len(opened))]
+        wraps = self._texts is not None and self._texts.tokenizer.wraps
         if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
-            raise UserError("mixture: a prefix would stand before the token that begins a sequence")
+            raise UserError("mixture: a prefix would precede the token that begins a sequence")
         if any(prefixes):
             opened = [
-                dataclasses.replace(after(ids, own), notes=self._notes(own.notes, len(ids)))
-                for ids, own in zip(prefixes, opened, strict=True)
+                dataclasses.replace(
+                    with_prefix(prefix, dataset), notes=self._notes(dataset.notes, len(prefix))
+                )
+                for prefix, dataset in zip(prefixes, opened, strict=True)
             ]
         if self.tokens:
-            opened = [_with_tokens(one, vocab, len(opened)) for one in opened]
-        weights, times = [task.weight for task in self.tasks], [len(one) for one in opened]
+            opened = [with_task_ids(dataset, vocab, len(opened)) for dataset in opened]
+        weights, rows_of = [task.weight for task in self.tasks], [len(data) for data in opened]
         if split == "train" and None not in weights:
-            times = repeated(times, [float(weight or 0) for weight in weights])
+            rows_of = repeated(rows_of, [float(weight or 0) for weight in weights])
         names = [f"part {number}: {task.text}" for number, task in enumerate(self.tasks)]
-        return mixed(dict(zip(names, opened, strict=True)), times, parts=split != "train")
+        return concatenated(dict(zip(names, opened, strict=True)), rows_of, split != "train")
 
     def _notes(self, notes: Sequence[str], prefix: int) -> tuple[str, ...]:
-        """What was truncated, in words of the config: the prefix counts."""
-        whole = self.reading.max_length
-        if whole is None:
+        """Replaces the reduced maximum length in notes by the one that the config gives."""
+        longest = self.reading.max_length
+        if longest is None:
             return tuple(notes)
-        less, key = f"data.max_length={whole - prefix};", f"data.max_length={whole}"
-        return tuple(note.replace(less, f"{key}, {prefix} of it for the prefix;") for note in notes)
+        reduced, key = f"data.max_length={longest - prefix};", f"data.max_length={longest}"
+        return tuple(
+            note.replace(reduced, f"{key}, {prefix} of it for the prefix;") for note in notes
+        )
 
     def _shares(self, count: int | None) -> list[int | None]:
-        """How many rows each task gives, of `count`."""
+        """Returns how many of `count` rows each task contributes."""
         if count is None:
             return [None] * len(self.tasks)
         if count < len(self.tasks):
@@ -174,89 +175,67 @@ class Mixture(Source):
         return [max(int(n), 1) for n in np.diff(ends, prepend=0)]
 
 
-def _with_tokens(dataset: Dataset, vocab: int, more: int) -> Dataset:
-    """With `more` ids after the `vocab` that there are; they stand for no text."""
-    decode = dataset.decode
-    if decode is None:
-        return dataclasses.replace(dataset, vocab=vocab + more)
-
-    def known(ids: Sequence[int] | np.ndarray) -> str:
-        return decode([int(id_) for id_ in ids if id_ < vocab])
-
-    return dataclasses.replace(dataset, vocab=vocab + more, decode=known)
-
-
 def _check_alike(opened: Sequence[Dataset], texts: Sequence[str]) -> None:
+    """Raises if the data sets cannot be rows of one."""
     for key in ("form", "vocabulary", "classes", "label_names", "tags", "vector"):
-        for text, one in zip(texts, opened, strict=True):
-            own, first = getattr(one, key), getattr(opened[0], key)
-            if own == first:
+        first = getattr(opened[0], key)
+        for text, value in zip(texts, (getattr(dataset, key) for dataset in opened), strict=True):
+            if value == first:
                 continue
             if key == "form":
                 cure = "; labels_as_text=True writes labels as text, which makes pairs of them"
-                more = cure if {own, first} == {"pairs", "labels"} else ""
-                raise UserError(f"{text!r} has {own}, and {texts[0]!r} has {first}{more}")
-            raise UserError(f"{text!r} and {texts[0]!r} have not the same {key}")
+                hint = cure if {value, first} == {"pairs", "labels"} else ""
+                raise UserError(f"{text!r} has {value}, and {texts[0]!r} has {first}{hint}")
+            raise UserError(f"{text!r} and {texts[0]!r} differ in {key}")
 
 
-class _Texts(Corpus):
-    """The texts of all tasks: what their one tokenizer and their labels are made from."""
+def _joint_corpus(tasks: Sequence[Task], as_text: bool, on_bad: str) -> Corpus:
+    """Builds a corpus of the texts of all tasks: their records, then a record with the prefix for
+    each text. If labels become text, they are texts too."""
+    reading = DEFAULT_READING._replace(bad=on_bad)
+    corpora = [t.source.with_reading(reading) for t in tasks if isinstance(t.source, Corpus)]
 
-    kind = "mixture"
+    def layout() -> Layout:
+        forms = {corpus.layout().form for corpus in corpora}
+        settings = {"prefixes": [task.prefix for task in tasks], "as_text": as_text}
+        return Layout("pairs" if as_text or len(forms) > 1 else forms.pop(), settings)
 
-    def __init__(self, tasks: Sequence[Task], as_text: bool):
-        self.tasks, self.as_text = tasks, as_text
-        forms = {source.form for source in self._corpora()}
-        self.form = "pairs" if as_text or len(forms) > 1 else forms.pop()
+    def split(name: str) -> Split:
+        splits = [corpus.split(name) for corpus in corpora]
+        layouts = [corpus.layout() for corpus in corpora]
 
-    def _corpora(self) -> list[Corpus]:
-        found = [task.source for task in self.tasks]
-        return [
-            source.with_reading(self._alone()) for source in found if isinstance(source, Corpus)
-        ]
+        def records(log: ReadLog) -> Iterator[Record]:
+            for task, part, content in zip(tasks, splits, layouts, strict=True):
+                texts, labels, place = 0, list[str](), None
+                for record in part.read(log):
+                    yield record
+                    texts, place = texts + len(list(record.texts())), record.place
+                    if as_text and content.form == "labels":
+                        labels += record.names()
+                if place is not None:
+                    prefixes = [str(task.prefix)] * (texts if task.prefix else 0)
+                    yield from (Record(place, text) for text in [*labels, *prefixes])
 
-    def _alone(self) -> Reading:
-        return DEFAULT_READING._replace(bad=self.reading.bad)
+        parts = zip(corpora, layouts, splits, strict=True)
+        digests = [(corpus.kind, dict(own.settings), part.digest) for corpus, own, part in parts]
+        text = json.dumps(digests, sort_keys=True)
+        size = sum(part.size for part in splits)
+        return Split(hashlib.sha256(text.encode()).hexdigest(), size, records)
 
-    def files(self) -> Mapping[str, str]:
-        return {}
-
-    def settings(self) -> dict[str, Any]:
-        prefixes = [task.prefix for task in self.tasks]
-        return {"prefixes": prefixes, "as_text": self.as_text}
-
-    def part(self, split: str) -> Part:
-        parts = [(own.kind, own.settings(), own.part(split)) for own in self._corpora()]
-        text = json.dumps([(kind, more, part.digest) for kind, more, part in parts], sort_keys=True)
-        size = sum(part.size for _, _, part in parts)
-        return Part(hashlib.sha256(text.encode()).hexdigest(), size)
-
-    def texts(self, bad: Bad, meter: Meter) -> Iterator[str]:
-        """A prefix stands before every row, and counts as often."""
-        for task, source in zip(self.tasks, self._corpora(), strict=True):
-            count = 0
-            for text in source.texts(bad, meter):
-                yield text
-                count += 1
-            if self.as_text and source.form == "labels":
-                yield from source.names(bad, meter)
-            for _ in range(count if task.prefix else 0):
-                yield str(task.prefix)
-
-    def names(self, bad: Bad, meter: Meter) -> Iterator[str]:
-        for source in self._corpora():
-            yield from source.names(bad, meter)
+    return Corpus(kind="mixture", layout=layout, split=split, files=dict)
 
 
 def checked(
     parts: tuple, weights: tuple, prefixes: tuple, tokens: bool
 ) -> Iterator[tuple[str, float | None, str | None]]:
-    """The text, weight and prefix of each part of a mixture, as its options give them."""
+    """Checks the options of a mixture and yields the text, weight and prefix of each part."""
     if not parts or not all(isinstance(text, str) for text in parts):
         raise UserError(f"mixture: parts={parts!r} must be data sets in quotes: ('copy', 'sort')")
-    for name, given in {"weights": weights, "prefixes": prefixes}.items():
-        if given and len(given) != len(parts):
-            raise UserError(f"mixture: {name}={given!r} must be one for each of {len(parts)} parts")
+    for name, values in {"weights": weights, "prefixes": prefixes}.items():
+        if values and len(values) != len(parts):
+            raise UserError(
+                f"mixture: {name}={values!r} must be one for each of {len(parts)} parts"
+            )
     for weight in weights:
         if type(weight) not in (int, float) or not 0 < weight < math.inf:
             raise UserError(f"mixture: weights={weights!r} must be numbers above 0")

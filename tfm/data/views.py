@@ -1,4 +1,4 @@
-"""Data sets made from others: labels as text, rows after a prefix, several sets as one."""
+"""Data sets made from others: labels as text, rows with a prefix, several data sets as one."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,181 +9,193 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.draws import key_of, permuted, shuffled
-from tfm.data.formats.records import joined
+from tfm.data.records import joined, spread
 
 
 def with_text_labels(dataset: Dataset) -> Dataset:
-    """Labels as texts that are to be written; pairs stay as they are."""
+    """Turns labels into target texts; pairs stay unchanged."""
     if dataset.form == "pairs":
         return dataset
-    if dataset.form != "labels" or dataset.label_names is None or dataset.encode is None:
+    names = dataset.label_names
+    if dataset.form != "labels" or names is None or dataset.encode is None:
         raise UserError(f"labels_as_text: the data are {dataset.form}, whose labels have no names")
-    ids = [dataset.encode(name) for name in dataset.label_names]
-    table = Ragged(np.concatenate(ids).astype(np.int32), np.array([len(own) for own in ids]))
+    ids = [dataset.encode(name) for name in names]
+    targets = Ragged(np.concatenate(ids).astype(np.int32), np.array([len(text) for text in ids]))
     read, lengths = dataset.read, dataset.lengths
 
-    def pairs(rows: np.ndarray) -> Examples:
-        some = read(rows)
-        assert some.labels is not None
-        target = Ragged(table.ids[table.places(some.labels)], table.lengths[some.labels])
-        return Examples(tokens=some.tokens, target=target)
+    def labels(rows: np.ndarray) -> np.ndarray:
+        return np.asarray(read(rows).labels)
 
-    def both() -> np.ndarray:
+    def read_pairs(rows: np.ndarray) -> Examples:
+        examples = read(rows)
+        assert examples.labels is not None
+        return Examples(tokens=examples.tokens, target=targets.take(examples.labels))
+
+    def pair_lengths() -> np.ndarray:
         assert lengths is not None
         blocks = np.array_split(np.arange(len(dataset)), len(dataset) // 65536 + 1)
-        labels = np.concatenate([np.asarray(read(rows).labels) for rows in blocks])
-        sides = lengths()[: len(dataset), 0], table.lengths[labels]
+        label_N = np.concatenate([labels(rows) for rows in blocks])
+        sides = lengths()[: len(dataset), 0], targets.lengths[label_N]
         return np.stack(sides, 1).astype(np.int32)
 
     return dataclasses.replace(
         dataset,
-        read=pairs,
-        lengths=None if lengths is None else both,
+        read=read_pairs,
+        lengths=None if lengths is None else pair_lengths,
         form="pairs",
-        max_target=int(table.lengths.max()),
+        max_target=int(targets.lengths.max()),
+        target_texts=lambda rows: [names[label] for label in labels(rows)],
         classes=None,
         label_names=None,
     )
 
 
-def after(prefix: Sequence[int], dataset: Dataset) -> Dataset:
-    """The rows after a prefix, which is read but not predicted."""
-    read, lengths, many = dataset.read, dataset.lengths, len(prefix)
+def with_prefix(prefix: Sequence[int], dataset: Dataset) -> Dataset:
+    """Puts a prefix before each row, which is read but not predicted."""
+    read, lengths, size = dataset.read, dataset.lengths, len(prefix)
 
-    def prefixed(rows: np.ndarray) -> Examples:
-        some = read(rows)
-        tokens, part = joined([*prefix, some.tokens])
-        own = part == many
+    def read_prefixed(rows: np.ndarray) -> Examples:
+        examples = read(rows)
+        tokens, piece = joined([*prefix, examples.tokens])
 
-        def spread(x: np.ndarray | None) -> np.ndarray | None:
-            if x is None:
-                return None
-            out = np.zeros(own.shape, x.dtype)
-            out[own] = x
-            return out
+        def shifted(x: np.ndarray | None) -> np.ndarray | None:
+            return None if x is None else spread(x, piece == size)
 
-        scored = some.scored
-        if dataset.form in ("text", "tags") and many:
-            scored = np.ones(len(some.tokens.ids), bool) if scored is None else scored.copy()
-            if dataset.form == "text":  # the first token of a row has never been predicted
-                scored[np.cumsum(some.tokens.lengths) - some.tokens.lengths] = False
-        alignment = some.alignment
+        scored = examples.scored
+        if dataset.form in ("text", "tags") and size:
+            scored = np.ones(len(examples.tokens.ids), bool) if scored is None else scored.copy()
+            if dataset.form == "text":  # the first token of a row is never predicted
+                scored[np.cumsum(examples.tokens.lengths) - examples.tokens.lengths] = False
+        alignment = examples.alignment
         if alignment is not None:
-            alignment = np.where(alignment >= 0, alignment + many, alignment)
+            alignment = np.where(alignment >= 0, alignment + size, alignment)
         return dataclasses.replace(
-            some,
+            examples,
             tokens=tokens,
-            segments=spread(some.segments),
-            tags=spread(some.tags),
-            scored=spread(scored),
+            segments=shifted(examples.segments),
+            tags=shifted(examples.tags),
+            scored=shifted(scored),
             alignment=alignment,
         )
 
-    def longer() -> np.ndarray:
+    def prefixed_lengths() -> np.ndarray:
         assert lengths is not None
         out = lengths().copy()
-        out[:, 0] += many
+        out[:, 0] += size
         return out
 
     return dataclasses.replace(
         dataset,
-        read=prefixed,
-        lengths=None if lengths is None else longer,
-        max_length=dataset.max_length + many,
+        read=read_prefixed,
+        lengths=None if lengths is None else prefixed_lengths,
+        max_length=dataset.max_length + size,
         next_row=None,
-        aligned=dataset.aligned and not many,
+        aligned=dataset.aligned and not size,
         best=None,
         shortcuts={},
     )
 
 
+def with_task_ids(dataset: Dataset, vocab: int, tasks: int) -> Dataset:
+    """Adds one id per task after the first `vocab` ids; they stand for no text."""
+    decode = dataset.decode
+    if decode is None:
+        return dataclasses.replace(dataset, vocab=vocab + tasks)
+
+    def decode_text(ids: Sequence[int] | np.ndarray) -> str:
+        return decode([int(id_) for id_ in ids if id_ < vocab])
+
+    return dataclasses.replace(dataset, vocab=vocab + tasks, decode=decode_text)
+
+
 def repeated(counts: Sequence[int], weights: Sequence[float]) -> list[int]:
-    """Rows of each data set in an epoch: in proportion to the weights, and at least all."""
-    both = list(zip(counts, weights, strict=True))
-    scale = max(count / weight for count, weight in both)
-    return [max(count, round(weight * scale)) for count, weight in both]
+    """Returns the rows of each data set in an epoch: proportional to its weight, at least all."""
+    scale = max(count / weight for count, weight in zip(counts, weights, strict=True))
+    pairs = zip(counts, weights, strict=True)
+    return [max(count, round(weight * scale)) for count, weight in pairs]
 
 
-def mixed(named: Mapping[str, Dataset], times: Sequence[int], parts: bool) -> Dataset:
-    """One data set that has so many rows of each, shuffled once for all; rows come several times
-    where there are fewer. `parts`: it tells which they are."""
-    opened, ends = list(named.values()), np.cumsum(times)
-    first, begins, total = opened[0], ends - times, int(ends[-1])
-
+def concatenated(named: Mapping[str, Dataset], rows_of: Sequence[int], list_parts: bool) -> Dataset:
+    """Joins data sets into one, shuffled once. `rows_of` is the number of rows from each; if it has
+    fewer, they are repeated. With `list_parts`, `Dataset.parts` lists them."""
+    opened, ends = list(named.values()), np.cumsum(rows_of)
+    first, begins, total = opened[0], ends - rows_of, int(ends[-1])
     key = key_of(0, "mixture")
 
-    def place(row_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of which data set a row is, and which of its rows, before they are repeated."""
-        part_N = np.searchsorted(ends, row_N, "right")
-        return part_N, row_N - begins[part_N]
+    def locate(index_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the data set of an index before shuffling, and its row there."""
+        number_N = np.searchsorted(ends, index_N, "right")
+        counts = np.array([len(dataset) for dataset in opened])
+        return number_N, (index_N - begins[number_N]) % counts[number_N]
 
     def read(rows: np.ndarray) -> Examples:
-        part_N, row_N = place(permuted(total, key, rows))
-        found, order = list[Examples](), list[np.ndarray]()
+        number_N, row_N = locate(permuted(total, key, rows))
+        batches, order = list[Examples](), list[np.ndarray]()
         for number, dataset in enumerate(opened):
-            own = np.flatnonzero(part_N == number)
-            if len(own):
-                found.append(dataset.read(row_N[own] % len(dataset)))
-                order.append(own)
-        return Examples.concatenate(_level(found)).take(np.argsort(np.concatenate(order)))
+            inside = np.flatnonzero(number_N == number)
+            if len(inside):
+                batches.append(dataset.read(row_N[inside]))
+                order.append(inside)
+        batches = _with_same_fields(batches)
+        return Examples.concatenate(batches).take(np.argsort(np.concatenate(order)))
 
     def lengths() -> np.ndarray:
-        part_N, row_N = place(shuffled(total, key))
+        number_N, row_N = locate(shuffled(total, key))
         out_NS = np.zeros((total, 2 if first.form == "pairs" else 1), np.int32)
         for number, dataset in enumerate(opened):
-            own = part_N == number
-            out_NS[own] = dataset.row_lengths()[row_N[own] % len(dataset)]
+            inside = number_N == number
+            out_NS[inside] = dataset.row_lengths()[row_N[inside]]
         return out_NS
 
     def counts() -> np.ndarray:
         sums = np.zeros(first.vocab, np.int64)
-        for one in opened:
-            own = one.counts() if one.counts is not None else np.zeros(0, np.int64)
-            sums[: len(own)] += own
+        for dataset in opened:
+            if dataset.counts is not None:
+                ids = dataset.counts()
+                sums[: len(ids)] += ids
         return sums
 
-    longest = [max(getattr(one, key) for one in opened) for key in ("max_length", "max_target")]
-    even = len({(one.max_length, one.max_target) for one in opened}) == 1
+    even = len({(data.max_length, data.max_target) for data in opened}) == 1
     shape: dict[str, Any] = {
-        "max_length": longest[0],
-        "max_target": longest[1],
-        "padded": not even or any(one.padded for one in opened),
+        "max_length": max(dataset.max_length for dataset in opened),
+        "max_target": max(dataset.max_target for dataset in opened),
+        "padded": not even or any(dataset.padded for dataset in opened),
     }
-    notes = [f"{name}: {note}" for name, one in named.items() for note in one.notes]
-    for (name, one), n in zip(named.items(), times, strict=True):
-        if n != len(one):
-            notes.append(f"{name}: its {len(one)} rows are {n} of an epoch")
-    own = {k: dataclasses.replace(one, notes=(), **shape) for k, one in named.items() if parts}
+    notes = [f"{name}: {note}" for name, dataset in named.items() for note in dataset.notes]
+    for (name, dataset), rows in zip(named.items(), rows_of, strict=True):
+        if rows != len(dataset):
+            notes.append(f"{name}: its {len(dataset)} rows are {rows} of an epoch")
+    parts = {}
+    if list_parts and len(named) > 1:
+        parts = {name: dataclasses.replace(x, notes=(), **shape) for name, x in named.items()}
     return dataclasses.replace(
         first,
         read=read,
         lengths=lengths,
         count=total,
         next_row=None,
-        aligned=all(one.aligned for one in opened),
+        aligned=all(dataset.aligned for dataset in opened),
         best=None,
         shortcuts={},
         bytes_per_token=None,
         words_per_token=None,
-        counts=None if any(one.counts is None for one in opened) else counts,
+        counts=None if any(dataset.counts is None for dataset in opened) else counts,
+        target_texts=None,
         notes=tuple(notes),
-        parts=own if len(own) > 1 else {},
+        parts=parts,
         **shape,
     )
 
 
-def _level(found: Sequence[Examples]) -> list[Examples]:
-    """Examples with the same fields given."""
+def _with_same_fields(batches: list[Examples]) -> list[Examples]:
+    """Fills in `segments` and `scored`, or drops `alignment`, where only some batches have it."""
     defaults: dict[str, Any] = {"segments": np.int32(0), "scored": np.True_}
     for name, default in defaults.items():
-        if any(getattr(one, name) is not None for one in found):
-            given: list[dict[str, Any]] = [
-                {}
-                if getattr(one, name) is not None
-                else {name: np.full(len(one.tokens.ids), default)}
-                for one in found
-            ]
-            found = [dataclasses.replace(x, **more) for x, more in zip(found, given, strict=True)]
-    if any(one.alignment is None for one in found):
-        found = [dataclasses.replace(one, alignment=None) for one in found]
-    return list(found)
+        if any(getattr(batch, name) is not None for batch in batches):
+            for i, batch in enumerate(batches):
+                if getattr(batch, name) is None:
+                    field: dict[str, Any] = {name: np.full(len(batch.tokens.ids), default)}
+                    batches[i] = dataclasses.replace(batch, **field)
+    if any(batch.alignment is None for batch in batches):
+        batches = [dataclasses.replace(batch, alignment=None) for batch in batches]
+    return batches

@@ -9,8 +9,6 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset
-from tfm.data.files import Bad, progress
-from tfm.data.formats.records import Records
 from tfm.data.mixture import Mixture
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Prompt
@@ -31,7 +29,6 @@ def generation(
     loaded: Any,
     source: Any,
     dataset: Dataset,
-    split: str,
     settings: dict[str, Any],
     scoring: Scoring,
     batch: int,
@@ -47,29 +44,24 @@ def generation(
         return {
             name: _measured(
                 text_writer(loaded, number if source.tells else None),
-                references(source.tasks[number].source, part, split),
+                references(part),
                 *(part, settings, scoring, batch),
             )
             for number, (name, part) in enumerate(parts)
         }
-    wanted = references(source, dataset, split)
+    wanted = references(dataset)
     return _measured(text_writer(loaded), wanted, dataset, settings, scoring, batch)
 
 
-def references(source: Any, dataset: Dataset, split: str) -> list[str]:
-    """The targets as the files have them. Data that are no files are decoded."""
-    count = len(dataset)
-    if isinstance(source, Records):
-        bad = Bad(source.reading.bad)
-        with progress(f"reading the targets of {split}", source.part(split).size) as meter:
-            found = [str(record.target) for record in source.records(split, bad, meter)]
-        if not bad.count and len(found) >= count:
-            return found[:count]
+def references(dataset: Dataset) -> list[str]:
+    """Returns the targets as the files have them. Targets that are not from files are decoded."""
+    rows = np.arange(len(dataset))
+    if dataset.target_texts is not None:
+        return dataset.target_texts(rows)
+    target = dataset.take(rows).target
     assert dataset.decode is not None
-    target = dataset.take(np.arange(count)).target
     assert target is not None
-    ends = np.cumsum(target.lengths)
-    return [dataset.decode(ids) for ids in np.split(target.ids, ends[:-1])]
+    return [dataset.decode(ids) for ids in target.split()]
 
 
 def _measured(

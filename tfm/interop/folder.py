@@ -16,8 +16,7 @@ import numpy as np
 
 from tfm.config.names import UserError, pick
 from tfm.config.spec import to_tree
-from tfm.data.formats.corpus import tokenizer_of
-from tfm.data.tokenizers.tokenizer import Tokenizer
+from tfm.data.tokenizers.tokenizer import Tokenizer, tokenizer_of
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.run.checkpoint import Checkpoints
 from tfm.run.folder import FORMAT, Folder, check_path

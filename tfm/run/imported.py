@@ -2,9 +2,8 @@
 
 import pathlib
 
-from tfm.data.formats import corpus
 from tfm.data.tokenizers.published import tokenizer_json
-from tfm.data.tokenizers.tokenizer import Tokenizer
+from tfm.data.tokenizers.tokenizer import Tokenizer, vocabulary_of
 
 
 def imported_tokenizer(folder: pathlib.Path) -> pathlib.Path:
@@ -21,4 +20,4 @@ def imported_vocabulary(folder: pathlib.Path) -> str | None:
     """What the ids of the model stand for, as a run would save it."""
     if not imported_tokenizer(folder).is_file():
         return None
-    return corpus.vocabulary_of(read_tokenizer(folder), None)
+    return vocabulary_of(read_tokenizer(folder), None)

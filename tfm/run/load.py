@@ -11,7 +11,7 @@ from flax import linen as nn
 from tfm.config.files import load as load_config
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
-from tfm.data.formats import corpus
+from tfm.data.tokenizers.tokenizer import tokenizer_of
 from tfm.models.spec import ModelSpec, model_spec
 from tfm.run.checkpoint import Checkpoints, evaluated
 from tfm.run.folder import Folder
@@ -91,7 +91,7 @@ class LoadedRun:
             import tokenizers
 
             return tokenizers.Tokenizer.from_file(str(imported_tokenizer(self.folder)))
-        tokenizer = corpus.tokenizer_of(self.known.get("vocabulary"))
+        tokenizer = tokenizer_of(self.known.get("vocabulary"))
         if tokenizer is not None:
             return tokenizer
         if self.run is None:

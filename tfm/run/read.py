@@ -7,8 +7,7 @@ import jax
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.files import Place
-from tfm.data.formats.records import Record, Words
+from tfm.data.records import WordEncoder
 from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.decode.start import bucket, longest, padded, pads
 from tfm.run.text import codec_of
@@ -51,9 +50,9 @@ def words(loaded: Any, given: Sequence[str]) -> Row:
     if not isinstance(own, Tokenizer):
         ids = codec_of(loaded).encode(" ".join(given))
         return Row(ids, [0] * len(ids), list(range(len(ids))))
-    reader = Words(own)
-    tokens = reader([Record(Place("", 1), list(given))])["tokens"]
-    ids, many = tokens.ids.tolist(), [len(pieces) for pieces in reader.pieces]
+    encoder = WordEncoder(own)
+    ids = encoder([list(given)]).ids.tolist()
+    many = encoder.pieces
     before = 1 if own.wraps else 0
     places = (np.cumsum(many) - many + before).tolist()
     if own.wraps:

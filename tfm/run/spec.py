@@ -12,8 +12,8 @@ from tfm.config.files import load
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 from tfm.data.dataset import Dataset, Reading
-from tfm.data.datasets import DATASETS, open_dataset
-from tfm.data.formats.corpus import HOW_BAD
+from tfm.data.datasets import DATASETS, open_dataset, open_splits
+from tfm.data.files import ON_BAD
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.models.common import check_packable
 from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec
@@ -38,7 +38,7 @@ class DataSpec(Spec):
     tokenizer: Named | None = call(lambda: TOKENIZERS, None)  # of text; None: the data are ids
     max_length: int | None = size(None)  # longer examples are truncated; None: the longest
     max_target: int | None = size(None)  # the same for the second side of a pair
-    bad: Named = choice(lambda: HOW_BAD, "error")  # lines that cannot be read
+    bad: Named = choice(lambda: ON_BAD, "error")  # lines that cannot be read
     seed: int = field(0, least=0)  # which examples there are; the order is the run's
     batch: int = size(64)  # rows
     batch_tokens: int | None = size(None)  # instead of `batch`: tokens at most, with padding
@@ -207,10 +207,8 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
     `vocabulary` is that of the run, if it has begun: its tokenizer is not learned again.
     """
     data, objective = run.data, run.objective.entry
-    found = {
-        split: open_dataset(data.dataset, split, count, data.seed, vocabulary, data.reading)
-        for split, count in {"train": data.examples, "valid": data.valid_examples}.items()
-    }
+    counts = {"train": data.examples, "valid": data.valid_examples}
+    found = open_splits(data.dataset, counts, data.seed, vocabulary, data.reading)
     for text in data.tests:
         found[str(text)] = open_dataset(
             text,

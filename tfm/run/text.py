@@ -8,11 +8,11 @@ from typing import Any
 
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
+from tfm.data.corpus import Corpus
 from tfm.data.dataset import Dataset, Generated, Special
-from tfm.data.formats import corpus
 from tfm.data.formats.characters import TextFile
-from tfm.data.formats.streams import TextStream
 from tfm.data.mixture import Mixture
+from tfm.data.tokenizers import tokenizer as tokenizers
 from tfm.data.tokenizers.tokenizer import Tokenizer
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import READS_SOURCE, Continuation, Prompt, Writer
@@ -195,9 +195,9 @@ def text_writer(loaded: Any, part: int | None = None) -> TextWriter:
     ends: tuple[int, ...] = ()
     alone: int | None = None
     if special is not None:
-        line = isinstance(source, TextStream) and source.eos
+        line = getattr(source, "eos", None)
         alone = special.eos if line else special.bos
-        ends = () if isinstance(source, TextStream) and not line else (special.eos,)
+        ends = () if line is False else (special.eos,)
     writer = Writer.of(loaded.spec, loaded.variables, ends, prefix)
     return TextWriter(writer, codec, before, alone=alone)
 
@@ -206,6 +206,8 @@ def form_of(source: Any) -> str:
     """The form of a data set, without opening it."""
     if isinstance(source, Generated):
         return source.facts["form"]
+    if isinstance(source, Corpus):
+        return source.layout().form
     return "text" if isinstance(source, TextFile) else source.form
 
 
@@ -268,13 +270,17 @@ def whole_pieces(texts: Iterator[str]) -> Iterator[str]:
 
 def reads_two(loaded: Any) -> bool:
     """Whether a classifier reads two sentences. Of an import it is not known."""
-    return loaded.run is None or bool(getattr(loaded.run.data.dataset.entry, "pair", False))
+    return loaded.run is None or _two_texts(loaded.run.data.dataset.entry)
+
+
+def _two_texts(source: Any) -> bool:
+    return isinstance(source, Corpus) and source.layout().two_texts
 
 
 def labels_of(loaded: Any) -> tuple[str, ...] | None:
     """The names of the classes or tags of a run, by their number; None: they have none."""
     if loaded.run is not None:
-        names = corpus.labels_of(loaded.known.get("vocabulary"))
+        names = tokenizers.labels_of(loaded.known.get("vocabulary"))
         return names if names is not None else loaded.data["train"].label_names
     named = _json(loaded.folder / "huggingface.json").get("id2label")
     if not isinstance(named, dict) or len(named) != loaded.spec.classes:

@@ -10,7 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tfm.config.names import UserError
-from tfm.data.formats.corpus import meaning_of_ids
+from tfm.data.tokenizers.tokenizer import meaning_of_ids
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.run.checkpoint import Checkpoints, evaluated
 from tfm.run.folder import Folder

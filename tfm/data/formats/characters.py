@@ -1,4 +1,4 @@
-"""Text files, read by character or by byte."""
+"""Text files read by character or by byte, without a tokenizer."""
 
 import copy
 import functools
@@ -11,14 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from tfm.config.names import UserError, pick
-from tfm.data.dataset import Dataset, Examples, Ragged, Source, at_most, number, whole
+from tfm.data.dataset import Dataset, Source, number, whole
 from tfm.data.files import find
+from tfm.data.windows import Windows, cut
 
 Ids = Sequence[int] | np.ndarray
 
 
 class Text(NamedTuple):
-    """A file as ids. `size(part)` is the number of bytes of a part of them."""
+    """A file as ids. `size(part)` is the number of bytes of a slice of them."""
 
     ids: np.ndarray
     vocab: int
@@ -45,8 +46,8 @@ def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
     if unknown.size:
         place = int(np.flatnonzero(code_N == unknown[0])[0])
         raise UserError(
-            f"characters: {name} holds {unknown.size} characters that the model does not know, as "
-            f"{chr(unknown[0])!r} at character {place}; only bytes(path=…) knows all"
+            f"characters: {name} holds {unknown.size} characters that the model does not know, for "
+            f"example {chr(unknown[0])!r} at character {place}; only bytes(path=…) knows all"
         )
     id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
 
@@ -62,7 +63,7 @@ def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
         size=lambda part: len(text[part].encode()),
         encode=encode,
         decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
-        digest=_digest(raw),
+        digest=hashlib.sha256(raw.data).hexdigest(),
         vocabulary="".join(map(chr, code_V)),
     )
 
@@ -74,12 +75,8 @@ def _bytes(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
         size=lambda part: len(raw[part]),
         encode=lambda text: list(text.encode()),
         decode=lambda ids: bytes(np.asarray(ids, np.uint8)).decode(errors="replace"),
-        digest=_digest(raw),
+        digest=hashlib.sha256(raw.data).hexdigest(),
     )
-
-
-def _digest(raw: np.ndarray) -> str:
-    return hashlib.sha256(raw.data).hexdigest()
 
 
 KINDS = {"characters": _characters, "bytes": _bytes}
@@ -87,16 +84,15 @@ KINDS = {"characters": _characters, "bytes": _bytes}
 
 @functools.lru_cache(maxsize=4)
 def _read(kind: str, path: pathlib.Path, vocabulary: str | None, changed: int, size: int) -> Text:
-    """The file, read again only after it was `changed` or has another `size`. It is kept in memory:
-    what is read later must be what was hashed, even if the file is edited meanwhile."""
+    """Reads a file, again only if its time or size changed. It stays in memory, so that later
+    reads see what was hashed, even if the file is edited meanwhile."""
     if not size:
         raise UserError(f"{kind}: {path} is empty")
     return KINDS[kind](str(path), np.fromfile(path, np.uint8), vocabulary)
 
 
 class TextFile(Source):
-    """Windows of a file. Each has one token more than `length`, since the first has nothing before
-    it from which it could be predicted."""
+    """Windows of a file; the end of the file is held out for validation."""
 
     seeded = False
     vocabulary: str | None = None
@@ -117,52 +113,35 @@ class TextFile(Source):
         return {"path": self._text().digest}
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
-        text, length = self._text(), self.length
-        valid_size = math.ceil(round(len(text.ids) * self.valid, 6))
-        train = len(text.ids) - valid_size
-        self._check_sizes(train, valid_size)
-        # Training windows stand at every offset. Validation windows stand side by side, so that
-        # each token but the first is predicted once.
-        parts = {
-            "train": (slice(0, train), 1, train - length),
-            "valid": (slice(train, None), length, math.ceil((valid_size - 1) / length)),
-        }
-        part, stride, most = pick(parts, split, "split")
+        text = self._text()
+        total = len(text.ids)
+        valid = math.ceil(round(total * self.valid, 6))
+        train = total - valid
+        if train <= self.length:
+            raise UserError(
+                f"{self.kind}: length={self.length} is too much for {self.path}: {train} of its "
+                f"{total} tokens are for training, and a window has one more than its length"
+            )
+        if valid < 2:
+            raise UserError(
+                f"{self.kind}: valid={self.valid} leaves {valid} of {total} tokens of {self.path}"
+            )
+        parts = {"train": slice(0, train), "valid": slice(train, total)}
+        part = pick(parts, split, "split")
         ids, scored = text.ids[part], slice(part.start + 1, part.stop)
-
-        def read(rows: np.ndarray) -> Examples:
-            place_NT = rows[:, None] * stride + np.arange(length + 1)
-            if split == "train":
-                return Examples(tokens=Ragged.of(ids[place_NT]))
-            valid_NT = place_NT < valid_size
-            return Examples(tokens=Ragged.of(ids[np.minimum(place_NT, valid_size - 1)], valid_NT))
-
-        return Dataset(
-            read=read,
-            count=at_most(count, most, split),
+        return cut(
+            ids.__getitem__,
+            len(ids),
+            Windows(self.length),
+            split,
+            count,
             form="text",
             vocab=text.vocab,
-            max_length=length + 1,
-            padded=split != "train",
-            next_row=length // stride,
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
             encode=text.encode,
             decode=text.decode,
             vocabulary=text.vocabulary,
         )
-
-    def _check_sizes(self, train: int, valid_size: int) -> None:
-        total = train + valid_size
-        if train <= self.length:
-            raise UserError(
-                f"{self.kind}: length={self.length} is too much for {self.path}: of its {total} "
-                f"tokens {train} are for training, and a window has one more than its length"
-            )
-        if valid_size < 2:
-            raise UserError(
-                f"{self.kind}: valid={self.valid} leaves {valid_size} of {total} tokens of "
-                f"{self.path}"
-            )
 
     def _text(self) -> Text:
         path = find(self.kind, self.path)
@@ -173,14 +152,14 @@ class TextFile(Source):
 def characters(path: str, length: int, valid: float = 0.1) -> Source:
     """The characters of a UTF-8 file; the vocabulary is all that the file holds, sorted.
 
-    The first 1 − `valid` of it is for training, in windows at every offset; the rest for
-    validation, in windows side by side, so that each token but the first is scored once.
+    The first 1 − `valid` of it is for training, in windows at every offset; the rest is for
+    validation, in windows that do not overlap, so each token but the first is scored once.
     """
     return TextFile("characters", path, length, valid)
 
 
 def raw_bytes(path: str, length: int, valid: float = 0.1) -> Source:
-    """The bytes of any file, 256 of them; split as `characters` are.  Xue et al. 2022 (ByT5)."""
+    """The bytes of any file, 256 of them; split like `characters`.  Xue et al. 2022 (ByT5)."""
     return TextFile("bytes", path, length, valid)
 
 

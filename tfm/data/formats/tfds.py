@@ -1,11 +1,11 @@
 """Data sets of TensorFlow Datasets, by name; read without TensorFlow.
 
-They must have been prepared as ArrayRecord files, in a folder of their own:
+They must have been prepared as ArrayRecord files:
 
-  pip install 'tfm[prepare]'      (in an environment of its own, if versions clash)
+  pip install 'tfm[prepare]'      (in a separate environment, if versions clash)
   tfm data --prepare=wmt14_translate/de-en --data_dir=FOLDER
 
-(The library's own command, `tfds build`, does not start without Apache Beam.)
+(The library's command, `tfds build`, does not start without Apache Beam.)
 """
 
 import contextlib
@@ -15,22 +15,23 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfm.config.names import UserError, suggest
-from tfm.data.dataset import Source
-from tfm.data.files import Bad, Meter, Place, digest, find
-from tfm.data.formats.corpus import Part
-from tfm.data.formats.records import Record, Records
-from tfm.data.formats.streams import TextStream
+from tfm.data.corpus import Corpus, Split
+from tfm.data.dataset import Source, whole
+from tfm.data.files import Place, ReadLog, digest, find
+from tfm.data.records import Layout, Record
+from tfm.data.windows import Windows
 
 VALID = ("validation", "valid", "dev", "validation_matched")
-EXTRA = "pip install 'tfm[prepare]' brings TensorFlow, which most of them need"
-HELD = "95%"  # of the training split is for training, where there is no split for validation
+EXTRA = "pip install 'tfm[prepare]' installs TensorFlow, which most of them need"
+HELD_OUT = "95%"  # where the held-out part of the training split begins, without a `valid` split
+FORM_OF = {"tags": "tags", "label": "labels", "target": "pairs"}  # the form that a role implies
 SENTENCE = {"text": "sentence", "label": "label"}
 PAIR = {"text": "sentence1", "text2": "sentence2", "label": "label"}
 PREMISE = {"text": "premise", "text2": "hypothesis", "label": "label"}
-# Which feature is what, by the name of a data set, or with its config.
+# The features of known data sets by role; keys are names, with or without a config.
 MAPPINGS: dict[str, Mapping[str, str]] = {
     "lm1b": {"text": "text"},
     "wiki40b": {"text": "text"},
@@ -55,16 +56,16 @@ TRANSLATIONS = ("wmt14_translate", "wmt16_translate", "wmt19_translate", "ted_hr
 WIKI40B = re.compile(r"\n?_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\n?")
 
 
-class Prepared:
-    """A prepared data set in its folder, and which of its features are wanted."""
+class Prepared(NamedTuple):
+    """A prepared data set, the splits to read (as TFDS names them) and the features to use."""
 
-    def __init__(
-        self, name: str, data_dir: str | None, splits: Mapping[str, str], own: Mapping[str, str]
-    ):
-        self.name, self.data_dir, self.splits, self.own = name, data_dir, splits, own
+    name: str
+    data_dir: str | None
+    splits: Mapping[str, str]
+    features: Mapping[str, str]  # of roles given in the config
 
     def folder(self) -> pathlib.Path:
-        """Of the newest version, unless the name gives one: wmt14_translate/de-en:1.0.0."""
+        """Finds the newest version, or the one in the name: wmt14_translate/de-en:1.0.0."""
         name, _, version = self.name.partition(":")
         place = self.data_dir or home()
         command = f"`tfm data --prepare={self.name} --data_dir={place}` prepares it ({EXTRA})"
@@ -72,40 +73,40 @@ class Prepared:
             folder = find("tfds", str(pathlib.Path(place, name)), folder=True)
         except UserError as e:
             raise UserError(f"{e}. {command}") from None
-        inside = [path for path in folder.iterdir() if (path / "dataset_info.json").is_file()]
-        versions = [path for path in inside if version in ("", path.name)]
+        prepared = [path for path in folder.iterdir() if (path / "dataset_info.json").is_file()]
+        versions = [path for path in prepared if version in ("", path.name)]
         if not versions:
             there = ", ".join(sorted(p.name for p in folder.iterdir() if p.is_dir()))
             raise UserError(
                 f"tfds: {folder} holds no prepared version {version}{' ' * bool(version)}but "
                 f"{there or 'nothing'}; write name='{name}/CONFIG', or {command}"
             )
-        found = max(versions, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
-        if not list(found.glob("*.array_record*")):
+        newest = max(versions, key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+        if not list(newest.glob("*.array_record*")):
             raise UserError(
-                f"tfds: {found} holds no ArrayRecord files; others need TensorFlow to be read. "
+                f"tfds: {newest} holds no ArrayRecord files; other files need TensorFlow. "
                 f"In another folder, {command}"
             )
-        return found
+        return newest
 
     def builder(self) -> Any:
         folder = self.folder()
         return _builder(folder, (folder / "dataset_info.json").stat().st_mtime_ns)
 
     def mapping(self) -> dict[str, str]:
-        """The feature of each role: text, text2, label, target, tags."""
+        """Returns the feature of each role: text, text2, label, target, tags."""
         features = self.builder().info.features
         name = self.name.partition(":")[0]
-        known = MAPPINGS.get(name) or MAPPINGS.get(name.partition("/")[0]) or {}
+        known = _known_mapping(self.name)
         if not known and name.partition("/")[0] in TRANSLATIONS:
             known = dict(zip(("text", "target"), features, strict=False))
             first = re.split(r"[-_]", name.partition("/")[2])[0]
             if list(features)[-1].replace("_", "") == first:  # features are sorted by name
                 known = {"text": known["target"], "target": known["text"]}
-        mapping = dict(self.own) if "text" in self.own else {**known, **self.own}
+        mapping = dict(self.features) if "text" in self.features else {**known, **self.features}
         if "text" not in mapping:
             raise UserError(
-                f"tfds: of {self.name!r} it is not known what is what; its features are "
+                f"tfds: the roles of the features of {self.name!r} are unknown; it has "
                 f"{', '.join(sorted(features))}: write text='…', and label=, text2=, target= or "
                 "tags="
             )
@@ -117,45 +118,122 @@ class Prepared:
                 )
         return mapping
 
-    def split(self, split: str) -> str:
-        """The name of a split, as TFDS spells it."""
+    def layout(self) -> Layout:
+        mapping, features = self.mapping(), self.builder().info.features
+        form = next((form for role, form in FORM_OF.items() if role in mapping), "text")
+        numeric, names = False, None
+        role = mapping.get("label") or mapping.get("tags")
+        if role is not None:
+            numeric = "label" in mapping and "float" in str(features[role].np_dtype)
+            names = getattr(getattr(features[role], "feature", features[role]), "names", None)
+        return Layout(
+            form,
+            {"name": self.name, "mapping": mapping},
+            two_texts="text2" in mapping,
+            numeric=numeric,
+            label_names=None if names is None else tuple(names),
+        )
+
+    def split_name(self, split: str) -> str:
+        """Returns a split as TFDS spells it."""
         if self.splits[split]:
             return self.splits[split]
         there = list(self.builder().info.splits)
         valid = next((name for name in VALID if name in there), None)
         if split == "train" and valid is None and not self.splits["valid"]:
-            return f"train[:{HELD}]"
-        found = {"train": "train", "valid": valid or f"train[{HELD}:]", "test": "test"}[split]
-        if found.partition("[")[0] not in there:
+            return f"train[:{HELD_OUT}]"
+        names = {"train": "train", "valid": valid or f"train[{HELD_OUT}:]", "test": "test"}
+        name = names[split]
+        if name.partition("[")[0] not in there:
             raise UserError(
-                f"tfds: {self.name} has no split {found!r}, but {', '.join(there)}: {split}='…'"
+                f"tfds: {self.name} has no split {name!r}, but {', '.join(there)}: {split}='…'"
             )
-        return found
+        return name
 
-    def part(self, split: str) -> Part:
-        folder, name = self.folder(), self.split(split)
+    def split(self, split: str) -> Split:
+        folder, name = self.folder(), self.split_name(split)
         parts = re.findall(r"(?:^|\+)\s*(\w+)", name)
         files = [path for part in parts for path in folder.glob(f"*-{part}.array_record*")]
         hashes = [digest(path) for path in (folder / "features.json", *sorted(files))]
-        return Part(" ".join([name, *hashes]), sum(path.stat().st_size for path in files))
+        size = sum(path.stat().st_size for path in files)
+        read = functools.partial(self._records, name, size)
+        return Split(" ".join([name, *hashes]), size, read)
 
-    def files(self) -> dict[str, str]:
-        """In place of the options that name the data: a hash of it."""
-        hashes = {split: self.part(split).digest for split in ("train", "valid")}
-        return {"name": hashes["train"], "data_dir": hashes["valid"]}
+    def digests(self) -> dict[str, str]:
+        """Returns hashes of the content in place of the options that name it."""
+        return {"name": self.split("train").digest, "data_dir": self.split("valid").digest}
 
-    def elements(self, split: str, meter: Meter) -> Iterator[tuple[Place, dict[str, Any]]]:
-        """The examples of a split, in order."""
-        name, size = self.split(split), self.part(split).size
+    def _records(self, split: str, size: int, log: ReadLog) -> Iterator[Record]:
+        """Yields the examples of a split, in order."""
         with _quiet():
-            source = self.builder().as_data_source(split=name)
-        counted = 0
+            source = self.builder().as_data_source(split=split)
+        layout, mapping, reported = self.layout(), self.mapping(), 0
         for number in range(len(source)):
-            yield Place(f"{self.name} {name}", number + 1), source[number]
+            place = Place(f"{self.name} {split}", number + 1)
+            record = _record(source[number], mapping, layout, place, log)
+            if record is not None and layout.form == "text":
+                text = str(record.text)
+                wiki = self.name.startswith("wiki40b")
+                record = Record(place, (WIKI40B.sub("\n", text).strip() if wiki else text) + "\n")
+            if record is not None:
+                yield record
             if number % 256 == 0:
-                meter(size * number // len(source) - counted)
-                counted = size * number // len(source)
-        meter(size - counted)
+                log.advance(size * number // len(source) - reported)
+                reported = size * number // len(source)
+        log.advance(size - reported)
+
+
+def _record(
+    example: Mapping[str, Any],
+    mapping: Mapping[str, str],
+    layout: Layout,
+    place: Place,
+    log: ReadLog,
+) -> Record | None:
+    """Returns an example as text, or None for a bad one."""
+
+    def text(value: Any, feature: str) -> str | None:
+        try:
+            decoded = value.decode() if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError as e:
+            log.bad(place, f"{feature!r} is not UTF-8 text: {e}")
+            return None
+        if not decoded.strip():
+            log.bad(place, f"{feature!r} is empty")
+            return None
+        return decoded
+
+    def name(value: Any, feature: str) -> str | None:
+        names = layout.label_names
+        if names is None:
+            return text(value, feature)
+        if not 0 <= int(value) < len(names):
+            log.bad(place, f"it has no label ({int(value)})")
+            return None
+        return names[int(value)]
+
+    if layout.form == "tags":
+        words = [text(word, mapping["text"]) for word in example[mapping["text"]]]
+        tags = [name(tag, mapping["tags"]) for tag in example[mapping["tags"]]]
+        if len(words) != len(tags) or not words:
+            log.bad(place, f"{len(words)} words and {len(tags)} tags")
+            return None
+        if None in words or None in tags:
+            return None
+        return Record(place, list(map(str, words)), tags=list(map(str, tags)))
+    fields = {
+        field: text(example[mapping[role]], mapping[role])
+        for role, field in {"text": "text", "text2": "second", "target": "target"}.items()
+        if role in mapping
+    }
+    if "label" in mapping:
+        fields["label"] = name(example[mapping["label"]], mapping["label"])
+    return None if None in fields.values() else Record(place, **fields)  # type: ignore[arg-type]
+
+
+def _known_mapping(name: str) -> Mapping[str, str]:
+    name = name.partition(":")[0]
+    return MAPPINGS.get(name) or MAPPINGS.get(name.partition("/")[0]) or {}
 
 
 @functools.lru_cache(maxsize=16)
@@ -167,13 +245,13 @@ def _builder(folder: pathlib.Path, changed: int) -> Any:
 
 
 def home() -> str:
-    """Where prepared data sets are, unless a folder is given."""
+    """Returns the default folder of prepared data sets."""
     default = pathlib.Path.home() / "tensorflow_datasets"
     return os.environ.get("TFDS_DATA_DIR", str(default))
 
 
 def prepare(name: str, data_dir: str) -> str:
-    """Download a data set and write it as ArrayRecord files; the folder that holds them."""
+    """Downloads a data set, writes it as ArrayRecord files and returns their folder."""
     import tensorflow_datasets as tfds
 
     try:
@@ -188,129 +266,10 @@ def prepare(name: str, data_dir: str) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Within it, the library's own warnings are not shown."""
+    """Hides the warnings of the library's code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _text(value: Any, feature: str, place: Place, bad: Bad) -> str | None:
-    try:
-        text = value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as e:
-        bad(place, f"{feature!r} is not UTF-8 text: {e}")
-        return None
-    if not text.strip():
-        bad(place, f"{feature!r} is empty")
-        return None
-    return text
-
-
-class TfdsText(TextStream):
-    """Documents, one after another; an end id stands after each."""
-
-    kind = "tfds"
-
-    def __init__(self, prepared: Prepared, length: int, stride: int):
-        super().__init__("tfds", "tfds", "tfds", length, stride, eos=True)
-        self.prepared = prepared
-
-    def settings(self) -> dict[str, Any]:
-        return {"name": self.prepared.name, "mapping": self.prepared.mapping()}
-
-    def files(self) -> Mapping[str, str]:
-        return self.prepared.files()
-
-    def part(self, split: str) -> Part:
-        return self.prepared.part(split)
-
-    def blocks(self, split: str, bad: Bad, meter: Meter) -> Iterator[str]:
-        feature = self.prepared.mapping()["text"]
-        wiki = self.prepared.name.startswith("wiki40b")
-        for place, example in self.prepared.elements(split, meter):
-            text = _text(example[feature], feature, place, bad)
-            if text is not None:
-                yield (WIKI40B.sub("\n", text).strip() if wiki else text) + "\n"
-
-
-class TfdsRecords(Records):
-    kind = "tfds"
-
-    def __init__(self, prepared: Prepared):
-        self.prepared = prepared
-
-    @property
-    def form(self) -> str:  # type: ignore[override]
-        mapping = self.prepared.mapping()
-        return next(f for r, f in ROLES.items() if r in mapping)
-
-    @property
-    def pair(self) -> bool:  # type: ignore[override]
-        return "text2" in self.prepared.mapping()
-
-    @property
-    def numbers(self) -> bool:  # type: ignore[override]
-        role = self.prepared.mapping().get("label")
-        return role is not None and "float" in str(
-            self.prepared.builder().info.features[role].np_dtype
-        )
-
-    def settings(self) -> dict[str, Any]:
-        return {"name": self.prepared.name, "mapping": self.prepared.mapping()}
-
-    def files(self) -> Mapping[str, str]:
-        return self.prepared.files()
-
-    def part(self, split: str) -> Part:
-        return self.prepared.part(split)
-
-    def label_names(self) -> tuple[str, ...] | None:
-        """Those that the data set declares, in its order."""
-        names = self._declared()
-        return super().label_names() if self.vocabulary is not None or names is None else names
-
-    def _declared(self) -> tuple[str, ...] | None:
-        mapping, features = self.prepared.mapping(), self.prepared.builder().info.features
-        role = mapping.get("label") or mapping.get("tags")
-        if role is None:
-            return None
-        feature = getattr(features[role], "feature", features[role])
-        names = getattr(feature, "names", None)
-        return None if names is None else tuple(names)
-
-    def records(self, split: str, bad: Bad, meter: Meter) -> Iterator[Record]:
-        mapping, names = self.prepared.mapping(), self._declared()
-
-        def name(value: Any, place: Place) -> str | None:
-            if names is None:
-                return _text(value, mapping.get("label", "tags"), place, bad)
-            if not 0 <= int(value) < len(names):
-                bad(place, f"it has no label ({int(value)})")
-                return None
-            return names[int(value)]
-
-        fields = {"text": "text", "text2": "second", "target": "target"}
-        for place, example in self.prepared.elements(split, meter):
-            if "tags" in mapping:
-                words = [_text(w, mapping["text"], place, bad) for w in example[mapping["text"]]]
-                tags = [name(tag, place) for tag in example[mapping["tags"]]]
-                if words and None not in words and None not in tags and len(words) == len(tags):
-                    yield Record(place, list(map(str, words)), tags=list(map(str, tags)))
-                elif len(words) != len(tags) or not words:
-                    bad(place, f"{len(words)} words and {len(tags)} tags")
-                continue
-            found = {
-                field: _text(example[mapping[role]], mapping[role], place, bad)
-                for role, field in fields.items()
-                if role in mapping
-            }
-            if "label" in mapping:
-                found["label"] = name(example[mapping["label"]], place)
-            if None not in found.values():
-                yield Record(place, **found)  # type: ignore[arg-type]
-
-
-ROLES = {"tags": "tags", "label": "labels", "target": "pairs"}  # which form they make
 
 
 def tfds(
@@ -329,26 +288,32 @@ def tfds(
 ) -> Source:
     """A data set of TensorFlow Datasets: tfds(name='wmt14_translate/de-en').
 
-    `data_dir` is where it was prepared; without it $TFDS_DATA_DIR or ~/tensorflow_datasets. `text`,
-    `text2`, `label`, `target` and `tags` name its features, where they are not known. `train`,
-    `valid` and `test` are splits as TFDS spells them: 'train[:90%]'. Without a split for
-    validation, the last 5 % of the training split are held out. A text without label or target is
-    one stream of tokens, in windows of `length`.
+    `data_dir` is where it was prepared; by default $TFDS_DATA_DIR or ~/tensorflow_datasets. `text`,
+    `text2`, `label`, `target` and `tags` name its features, if they are not known. `train`,
+    `valid` and `test` are splits as TFDS spells them: 'train[:90%]'. Without a validation split,
+    the last 5 % of the training split are held out. A text without label or target is one stream
+    of tokens, in windows of `length`.
     """
     roles = {"text": text, "text2": text2, "label": label, "target": target, "tags": tags}
-    own = {role: feature for role, feature in roles.items() if feature is not None}
-    splits = {"train": train, "valid": valid, "test": test}
-    prepared = Prepared(name, data_dir, splits, own)
-    known = MAPPINGS.get(name.partition(":")[0]) or MAPPINGS.get(re.split("[/:]", name)[0]) or {}
-    mapping = own if text is not None else {**known, **own}
-    translates = not mapping and re.split("[/:]", name)[0] in TRANSLATIONS
-    if mapping and not translates and not set(mapping) & set(ROLES):
-        if length is None:
-            raise UserError(f"tfds: {name!r} is text: write length=… for its windows")
-        return TfdsText(prepared, length, stride)
-    if length is not None or stride != 1:
+    features = {role: feature for role, feature in roles.items() if feature is not None}
+    prepared = Prepared(name, data_dir, {"train": train, "valid": valid, "test": test}, features)
+    mapping = features if text is not None else {**_known_mapping(name), **features}
+    is_text = bool(mapping) and not set(mapping) & set(FORM_OF)
+    if is_text and length is None:
+        raise UserError(f"tfds: {name!r} is text: write length=… for its windows")
+    if not is_text and (length is not None or stride != 1):
         raise UserError(f"tfds: length=… and stride=… are for windows of text, not for {name!r}")
-    return TfdsRecords(prepared)
+    windows = None
+    if length is not None:
+        whole("tfds", "length", length, 1)
+        windows = Windows(length, whole("tfds", "stride", stride, 1), eos=True)
+    return Corpus(
+        kind="tfds",
+        layout=prepared.layout,
+        split=prepared.split,
+        files=prepared.digests,
+        windows=windows,
+    )
 
 
 DATASETS: dict[str, Callable[..., Source]] = {"tfds": tfds}

@@ -1,7 +1,7 @@
-"""A tokenizer: text to ids and back. It is one string of JSON, which goes with a run.
+"""Tokenizers: text to ids and back, and the vocabulary that is saved with a run.
 
-The rules are those of the `tokenizers` library; here are the special ids, and the words for them.
-Special tokens that stand in a text are text: only a data set or an objective puts their ids there.
+The rules are those of the `tokenizers` library; this module adds the special ids. Special tokens
+that occur in a text are treated as text: only data sets and objectives insert special ids.
 """
 
 import functools
@@ -19,7 +19,7 @@ import tokenizers
 from tfm.config.names import UserError
 from tfm.data.dataset import Special
 
-HAN = r"\p{Han}\u3000-\u303f\uff00-\uffef"  # Chinese signs and punctuation, for `tokenizers`
+HAN = r"\p{Han}\u3000-\u303f\uff00-\uffef"  # Chinese characters and punctuation, for `tokenizers`
 _BETWEEN = re.compile(
     r"(?<=[\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]) "
     r"| (?=[\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef])"
@@ -27,10 +27,18 @@ _BETWEEN = re.compile(
 
 
 class Tokenizer:
-    """`wraps`: a sequence that is classified stands between `bos` and `sep`, as BERT has it.
-    `spaced`: a word within a text begins with its space. `segmenter`: a library that puts spaces
-    between Chinese words first. `joins`: what is decoded are words, which spaces join. `vocab`: how
-    many ids there are at least. `first_byte`: ids are bytes, and this one is byte 0."""
+    """Maps text to ids by the rules of the `tokenizers` library.
+
+    Args:
+      rules: the library's tokenizer.
+      special: the special ids.
+      wraps: sequences to classify are put between `bos` and `sep`, as in BERT.
+      spaced: a word within a text begins with its space.
+      segmenter: a library that first separates Chinese words by spaces.
+      joins: decoded tokens are words, joined by spaces.
+      vocab: the least number of ids.
+      first_byte: the id of byte 0, if ids are bytes.
+    """
 
     def __init__(
         self,
@@ -55,51 +63,49 @@ class Tokenizer:
         self._silent = {id_ for id_ in ids if id_ != special.unk}
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """The ids of a text. `special`: with those that the library's rules put around it."""
+        """Returns the ids of a text; with `special`, also those that the rules put around it."""
         return self.rules.encode(self.segmented(text), add_special_tokens=special).ids
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of many texts, one after another, and how many each has. On all cores."""
+        """Returns the concatenated ids of many texts and the length of each. Uses all cores."""
         if self.first_byte is not None:  # the library would take a hundred times as long
             raw = [text.encode() for text in texts]
             ids_N = np.frombuffer(b"".join(raw), np.uint8).astype(np.int32) + self.first_byte
             return ids_N, np.fromiter(map(len, raw), np.int64, len(raw))
         if self.segmenter is not None:
             texts = [self.segmented(text) for text in texts]
-        found = self.rules.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [one.ids for one in found]
+        encodings = self.rules.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(itertools.chain.from_iterable(ids), np.int32, lengths.sum()), lengths
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text, without special tokens."""
+        """Returns the text of ids, without special tokens."""
         kept = [int(id_) for id_ in ids if int(id_) not in self._silent]
         text = self.rules.decode(kept, skip_special_tokens=False)
         return _BETWEEN.sub("", text) if self.joins else text
 
     def tokens(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """Each id by itself, as a person would write it; special ones in angle brackets."""
+        """Returns the text of each id alone; special ids are in angle brackets."""
         names = {id_: f"<{name}>" for name, id_ in reversed(list(self.special._asdict().items()))}
         return [names.get(int(id_)) or self.rules.decode([int(id_)], False) for id_ in ids]
 
     def segmented(self, text: str) -> str:
+        """Separates Chinese words by spaces, if there is a segmenter."""
         return text if self.segmenter is None else " ".join(_segment(self.segmenter)(text))
 
     def huggingface(self) -> dict[str, str]:
-        """The files that `transformers` reads it from; none where a segmenter goes first."""
+        """Returns the files that `transformers` reads; none if a segmenter is needed."""
         if self.segmenter is not None:
             return {}
-        names = {name: self.rules.id_to_token(id_) for name, id_ in self._given().items()}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast"} | {
-            f"{name}_token": token for name, token in names.items() if token is not None
-        }
+        config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        for name, id_ in self.special._asdict().items():
+            token = None if id_ is None else self.rules.id_to_token(id_)
+            config |= {} if token is None else {f"{name}_token": token}
         files = {"tokenizer.json": json.loads(self.rules.to_str()), "tokenizer_config.json": config}
         return {
             name: json.dumps(tree, ensure_ascii=False, indent=1) for name, tree in files.items()
         }
-
-    def _given(self) -> dict[str, int]:
-        return {name: id_ for name, id_ in self.special._asdict().items() if id_ is not None}
 
     @functools.cached_property
     def digest(self) -> str:
@@ -123,19 +129,62 @@ class Tokenizer:
 
 @functools.lru_cache(maxsize=16)
 def loads(text: str) -> Tokenizer:
-    """The tokenizer that `dumps` wrote."""
+    """Returns the tokenizer that `dumps` wrote."""
     try:
         tree: dict[str, Any] = json.loads(text)
         saved = json.dumps(tree, ensure_ascii=False, sort_keys=True)
         rules = tokenizers.Tokenizer.from_str(json.dumps(tree.pop("rules")))
         tokenizer = Tokenizer(rules, Special(*tree.pop("special")), **tree)
-        vars(tokenizer)["dumps"] = saved  # the library reads numbers to their last bit but one
+        vars(tokenizer)["dumps"] = saved  # the library may change the last bit of a number
         return tokenizer
     except Exception as e:  # the library raises `Exception` itself
-        raise UserError(f"the tokenizer that was saved cannot be read: {e}") from e
+        raise UserError(f"the saved tokenizer cannot be read: {e}") from e
 
 
-SEGMENTERS = {"jieba": "the extra `chinese` brings it: pip install 'tfm[chinese]'"}
+@functools.lru_cache(maxsize=16)
+def vocabulary_of(tokenizer: Tokenizer, labels: tuple[str, ...] | None) -> str:
+    """Returns a tokenizer and the names of labels as JSON, as they are saved with a run."""
+    tree = {"tokenizer": json.loads(tokenizer.dumps), "labels": labels}
+    return json.dumps(tree, ensure_ascii=False, sort_keys=True)
+
+
+@functools.lru_cache(maxsize=16)
+def parsed_vocabulary(vocabulary: str) -> tuple[Tokenizer, tuple[str, ...] | None]:
+    """Returns the tokenizer and the label names of a vocabulary; raises if it has none."""
+    try:
+        tree = json.loads(vocabulary)
+        labels = tree["labels"]
+        tokenizer = json.dumps(tree["tokenizer"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            "the model has no tokenizer: it was trained on ids, or on characters"
+        ) from None
+    return loads(tokenizer), None if labels is None else tuple(labels)
+
+
+def tokenizer_of(vocabulary: str | None) -> Tokenizer | None:
+    """Returns the tokenizer of a run's vocabulary, if it has one."""
+    try:
+        return None if vocabulary is None else parsed_vocabulary(vocabulary)[0]
+    except UserError:
+        return None
+
+
+def labels_of(vocabulary: str | None) -> tuple[str, ...] | None:
+    """Returns the names of a run's classes or tags, by number, if its vocabulary has them."""
+    try:
+        return None if vocabulary is None else parsed_vocabulary(vocabulary)[1]
+    except UserError:
+        return None
+
+
+def meaning_of_ids(vocabulary: str | None) -> str | None:
+    """Returns what identifies the token ids of a vocabulary, regardless of its labels."""
+    tokenizer = tokenizer_of(vocabulary)
+    return vocabulary if tokenizer is None else tokenizer.digest
+
+
+SEGMENTERS = {"jieba": "the extra `chinese` installs it: pip install 'tfm[chinese]'"}
 
 
 @functools.cache
@@ -144,7 +193,7 @@ def _segment(name: str) -> Any:
         raise UserError(f"unknown segmenter {name!r}; known: {', '.join(SEGMENTERS)}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own code
+            warnings.simplefilter("ignore")  # raised by its code
             import jieba
     except ImportError:
         raise UserError(f"words: segmenter={name!r} is not installed; {SEGMENTERS[name]}") from None
