@@ -23,28 +23,23 @@ from tests.helpers.quick import jit
 JUMPS = ("hard", "topk")  # rounding may change which logits are the greatest
 
 IMPLEMENTATIONS = {"reference": {}, "blockwise": {"edge": 4}, "fused": {}}
-
-
-def allowed_tables(implementation):
-    """Each table without the entries that `implementation` refuses on their own."""
-    return {
-        name: [entry for entry in table if allowed(Case(**{name: entry}), implementation)]
-        for name, table in TABLES.items()
-    }
+FUSED = TABLES | {"score": ["dot", "scaled_dot"], "normalizer": ["softmax"], "cap": [None],
+                  "value_width": [WIDTH]}  # fmt: skip
 
 
 def walk(cover):
-    for implementation in IMPLEMENTATIONS:
-        for case in cover(allowed_tables(implementation)):
-            yield pytest.param(implementation, case, id=f"{implementation}-{case}")
+    """Yields implementations and a case for them; those that share a case share its definition."""
+    for names, tables in ((("reference", "blockwise"), TABLES), (("fused",), FUSED)):
+        for case in cover(tables):
+            yield pytest.param(names, case, id=f"{'-'.join(names)}-{case}")
 
 
-def test_what_each_implementation_refuses():
-    every = {n: list(t) for n, t in TABLES.items()}
-    assert allowed_tables("reference") == allowed_tables("blockwise") == every
-    fused = {"score": ["dot", "scaled_dot"], "normalizer": ["softmax"], "cap": [None],
-             "value_width": [WIDTH]}  # fmt: skip
-    assert allowed_tables("fused") == {n: fused.get(n, list(t)) for n, t in TABLES.items()}
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_what_each_implementation_refuses(implementation):
+    tables = FUSED if implementation == "fused" else TABLES
+    for name, table in TABLES.items():
+        accepted = [entry for entry in table if allowed(Case(**{name: entry}), implementation)]
+        assert accepted == list(tables[name])
 
 
 def loss_of(case, values, implementation):
@@ -60,31 +55,51 @@ def loss_of(case, values, implementation):
     return loss, cotangent
 
 
-@pytest.mark.parametrize(("implementation", "case"), list(walk(cover_pairs)))
-def test_agrees_with_the_definition(implementation, case):
+def agree_with_the_definition(implementations, case):
+    """Compares values, and gradients along a random direction of each argument, which come from
+    differences of the definition."""
     values64 = numbers(case)
     values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
-    loss, cotangent = loss_of(case, values, implementation)
-    (_, out), grads = jit(jax.value_and_grad(loss, has_aux=True))(values)
-    np.testing.assert_allclose(out, by_oracle(case, values64), rtol=1e-4, atol=2e-5)
+    outputs, slopes = by_oracle(case, values64), {}
+    for implementation in implementations:
+        loss, cotangent = loss_of(case, values, implementation)
+        (_, out), grads = jit(jax.value_and_grad(loss, has_aux=True))(values)
+        np.testing.assert_allclose(out, outputs, rtol=1e-4, atol=2e-5)
+        for name, x in values64.items():
+            along = np.random.default_rng(3).normal(size=x.shape)
+            if name not in slopes:
+                smooth = case
+                if case.normalizer == "hard" and name != "v":  # its gradient is the softmax's
+                    smooth = dataclasses.replace(case, normalizer="softmax")
+                ahead, behind = (
+                    np.sum(by_oracle(smooth, {**values64, name: x + step * along}) * cotangent)
+                    for step in (1e-5, -1e-5)
+                )
+                slopes[name] = (ahead - behind) / 2e-5
+            slope = float(np.sum(np.asarray(grads[name], np.float64) * along))
+            scale = np.linalg.norm(grads[name]) * np.linalg.norm(along) + 1e-3
+            assert abs(slope - slopes[name]) < 3e-5 * scale, name
 
-    # Gradients: along a random direction of each argument, by differences of the definition.
-    for name, x in values64.items():
-        along = np.random.default_rng(3).normal(size=x.shape)
-        smooth = case
-        if case.normalizer == "hard" and name != "v":  # its gradient is the softmax's
-            smooth = dataclasses.replace(case, normalizer="softmax")
-        ahead, behind = (
-            np.sum(by_oracle(smooth, {**values64, name: x + step * along}) * cotangent)
-            for step in (1e-5, -1e-5)
-        )
-        slope = float(np.sum(np.asarray(grads[name], np.float64) * along))
-        scale = np.linalg.norm(grads[name]) * np.linalg.norm(along) + 1e-3
-        assert abs(slope - (ahead - behind) / 2e-5) < 3e-5 * scale, name
+
+@pytest.mark.parametrize(("implementations", "case"), list(walk(cover_entries)))
+def test_every_entry_agrees_with_the_definition(implementations, case):
+    agree_with_the_definition(implementations, case)
 
 
-@pytest.mark.parametrize(("implementation", "case"), list(walk(cover_entries)))
-def test_compiled_is_eager_and_half_precision_is_near(implementation, case):
+@pytest.mark.ci
+@pytest.mark.parametrize(("implementations", "case"), list(walk(cover_pairs)))
+def test_every_pair_agrees_with_the_definition(implementations, case):
+    agree_with_the_definition(implementations, case)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("implementations", "case"), list(walk(cover_entries)))
+def test_compiled_is_eager_and_half_precision_is_near(implementations, case):
+    for implementation in implementations:
+        compiled_is_eager_and_half_precision_is_near(implementation, case)
+
+
+def compiled_is_eager_and_half_precision_is_near(implementation, case):
     """Compiled with the compiler's own settings; every entry at least once."""
     values64 = numbers(case)
     values = {name: jnp.asarray(x, jnp.float32) for name, x in values64.items()}
