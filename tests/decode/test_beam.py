@@ -41,11 +41,18 @@ def by_hand(logits, prompt, beams, penalty, stopping):
     return finished
 
 
-@pytest.mark.parametrize("name", ["decoder", "encoder_decoder", "recurrent", "seq2seq"])
-@pytest.mark.parametrize(
-    ("beams", "penalty", "stopping"),
-    [(2, 1.0, "estimate"), (4, 0.0, "full"), (3, 2.0, "never"), (4, -1.0, "estimate")],
-)
+FAMILIES = ["decoder", "encoder_decoder", "recurrent", "seq2seq"]
+SETTINGS = [(2, 1.0, "estimate"), (4, 0.0, "full"), (3, 2.0, "never"), (4, -1.0, "estimate")]
+
+
+def cases():
+    """Yields every family with all settings; the first tier has each family and setting once."""
+    for i, name in enumerate(FAMILIES):
+        for j, settings in enumerate(SETTINGS):
+            yield pytest.param(name, *settings, marks=() if i == j else pytest.mark.ci)
+
+
+@pytest.mark.parametrize(("name", "beams", "penalty", "stopping"), list(cases()))
 def test_beams_are_those_of_the_definition(name, beams, penalty, stopping):
     spec = SPECS[name]
     module, tree = model(spec)
