@@ -9,8 +9,8 @@ from jax import numpy as jnp
 
 from tfm.cli.describe import main
 from tfm.config.names import UserError
+from tfm.describe.description import describe
 from tfm.describe.memory import Cache, Saved, cache, saved
-from tfm.describe.model import describe
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.feedforward import FeedForwardSpec
 from tfm.models.spec import (

@@ -7,8 +7,8 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from tfm.describe.description import describe
 from tfm.describe.flops import Flops, count
-from tfm.describe.model import describe
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.embed import PositionSpec
 from tfm.layers.feedforward import FeedForwardSpec

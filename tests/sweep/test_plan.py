@@ -235,7 +235,7 @@ SCORES = {"mine": Score(mine), "other": Score(other)}
 
 
 def test_costs_are_those_of_describe(expand):
-    from tfm.describe.model import describe
+    from tfm.describe.description import describe
 
     jobs = expand(
         sweep("[{'model.layers': 1}, {'model.layers': 3}, {'model.layers': 3, 'seed': 1}]")

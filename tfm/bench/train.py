@@ -15,7 +15,7 @@ from typing import Any
 from tfm.bench.cases import CASES, Case
 from tfm.bench.turns import CORES, Ratio, in_turns, not_installed, ratio_text, ratios
 from tfm.config.spec import Named, Spec, SpecError, choice, field, size
-from tfm.describe.model import flops
+from tfm.describe.flops import flops
 from tfm.models.spec import model_spec
 from tfm.terminal import table
 

@@ -1,4 +1,4 @@
-"""What must hold of an attention that has a new score, mask, position scheme or normalizer."""
+"""Checks of attention with a new score, mask, position scheme or normalizer."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from tfm.ops.shapes import shape_of
 BATCH, LENGTH, HEADS, WIDTH, LONGEST, EDGE = 2, 9, 2, 4, 16, 4
 ROW, CUT = 4, 5  # a query, and the first key that a causal mask hides from it
 SIZES = {"H": HEADS, "K": WIDTH, "D": HEADS * WIDTH, "L": LONGEST, "M": LONGEST}
-WAYS: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, Any]] = {  # options of attend
     "whole": {"implementation": "reference"},
     "tiles": {"implementation": "blockwise", "edge": EDGE},
 }
@@ -32,7 +32,7 @@ Values = dict[str, Any]
 
 
 def past_but_one_row() -> Mask:
-    """Causal, and one query sees nothing at all."""
+    """Returns a causal mask under which one query sees nothing."""
     return causal() & predicate(lambda q_pos, k_pos: (q_pos != 2) & (k_pos >= 0))
 
 
@@ -44,7 +44,7 @@ class Attention:
     mask: Mask | None = None
 
     def values(self) -> Values:
-        """Queries, keys, values and parameters."""
+        """Returns queries, keys, values and parameters."""
         shape = BATCH, LENGTH, HEADS, WIDTH
         out: Values = {name: normal(seed, *shape) for seed, name in enumerate("qkv")}
         for name, entry in (("score", self.score), ("position", self.position)):
@@ -58,32 +58,28 @@ class Attention:
         score = Partial(self.score.fn, **values["score"])
         return score, None if bias is None else Partial(bias, **params)
 
-    def turned(self, x_BTHK: Array, pos_BT: Array, values: Values) -> Array:
-        rotate = self.position.rotate
-        return x_BTHK if rotate is None else rotate(x_BTHK, pos_BT, **values["position"])
+    def rotate(self, x_BTHK: Array, pos_BT: Array, values: Values) -> Array:
+        rotation = self.position.rotate
+        return x_BTHK if rotation is None else rotation(x_BTHK, pos_BT, **values["position"])
 
     def logits(self, values: Values, rows_T: Array, cols_S: Array) -> Array:
-        """Of a tile, computed from nothing but its own queries and keys."""
-        q_BTHK = self.turned(values["q"][:, rows_T], rows_T[None], values)
-        k_BSHK = self.turned(values["k"][:, cols_S], cols_S[None], values)
+        """Returns the logits of a tile, computed from its queries and keys alone."""
+        q_BTHK = self.rotate(values["q"][:, rows_T], rows_T[None], values)
+        k_BSHK = self.rotate(values["k"][:, cols_S], cols_S[None], values)
         at = At(rows_T, cols_S, rows_T[None], cols_S[None])
         return tile_logits(Logits(*self.parts(values), None), q_BTHK, k_BSHK, at)
 
     def out(self, values: Values, **way: Any) -> Any:
         index = jnp.arange(values["q"].shape[1])[None]
-        q, k = (self.turned(values[name], index, values) for name in "qk")
+        q, k = (self.rotate(values[name], index, values) for name in "qk")
         score, bias = self.parts(values)
         mask = past_but_one_row() if self.mask is None else self.mask
-        options: dict[str, Any] = {
-            "score": score,
-            "bias": bias,
-            "mask": mask,
-            "normalizer": self.normalizer,
-        }
-        return attend(q, k, values["v"], **options, **way)
+        parts: dict[str, Any] = {"score": score, "bias": bias, "mask": mask}
+        return attend(q, k, values["v"], **parts, normalizer=self.normalizer, **way)
 
 
 def checks(attention: Attention) -> Iterator[Result]:
+    """Yields the result of every check."""
     values = jax.tree.map(jnp.asarray, attention.values())
     index = jnp.arange(LENGTH)
     shown_TS = np.tril(np.ones((LENGTH, LENGTH), bool))
@@ -99,7 +95,7 @@ def checks(attention: Attention) -> Iterator[Result]:
     edge = jnp.arange(EDGE)
     yield near(
         "pairs",
-        "the logit of a query and a key is the same, whatever others stand in the tile",
+        "the logit of a query and a key does not depend on the rest of the tile",
         (tile(others, index, index)[:1, :, :CUT, :CUT], whole[:1, :, :CUT, :CUT]),
         *(
             (tile(values, r + edge, c + edge), whole[:, :, r : r + EDGE, c : c + EDGE])
@@ -115,14 +111,14 @@ def checks(attention: Attention) -> Iterator[Result]:
     cotangent = normal(9, BATCH, LENGTH, HEADS, WIDTH)
     outputs = {name: step(values, cotangent) for name, step in steps.items()}
     yield near(
-        "tiles", "tile by tile gives what the whole matrix does, gradients too",
+        "tiles", "tiles give the same outputs and gradients as the whole matrix",
         (outputs["tiles"], outputs["whole"]),
     )  # fmt: skip
 
     others = _with_others(values, ~shown_TS[ROW], ROW)
     yield near(
         "hidden keys",
-        "an output depends on its own query and the keys that the mask shows, by value",
+        "an output depends only on its own query and the visible keys, by value",
         *((step(others, cotangent)[0][0, ROW], outputs[name][0][0, ROW])
           for name, step in steps.items()),
     )  # fmt: skip
@@ -142,20 +138,25 @@ def checks(attention: Attention) -> Iterator[Result]:
         short = {**values, **{name: values[name][:, :CUT] for name in "qkv"}}
         alone = jit(functools.partial(attention.out, **WAYS["whole"]))(short)
         yield near(
-            "padding", "hidden keys at the end change nothing, however many they are",
+            "padding", "hidden keys at the end change nothing, whatever their number",
             (alone, outputs["whole"][0][:, :CUT]),
         )  # fmt: skip
     yield finite("gradients", "outputs and gradients are finite", list(outputs.values()))
     with jax.disable_jit():
-        eager = attention.logits(values, index, index), attention.out(values, **WAYS["whole"])
+        eager = (
+            attention.logits(values, index, index),
+            attention.out(values, **WAYS["whole"]),
+        )
     yield near(
-        "compiled", "compiled is what it is op by op", ((whole, outputs["whole"][0]), eager)
+        "compiled", "compiled code equals single operations", ((whole, outputs["whole"][0]), eager)
     )  # fmt: skip
 
 
 def _with_others(values: Values, hidden_S: np.ndarray, row: int | None = None) -> Values:
-    """Other numbers in the second example, in hidden keys, and in the queries but `row`, or in
-    the queries at the places of hidden keys."""
+    """Replaces the second example, the hidden keys and values, and all queries but `row`.
+
+    Without `row`, replaces the queries at the positions of hidden keys.
+    """
     queries = hidden_S if row is None else np.arange(LENGTH) != row
     changed = dict(values)
     for seed, (name, places) in enumerate((("q", queries), ("k", hidden_S), ("v", hidden_S))):

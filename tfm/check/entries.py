@@ -1,7 +1,7 @@
-"""The entries of a user's file are checked before they are run: once for each source.
+"""Checks the entries of a user's file before they run, once for each version of their source.
 
-A score that looks along the row of keys would leak through the mask and change with the length of
-the sequence; a mixer that sees later tokens would win every table. None of that shows in a loss.
+A score that depends on other keys of the row would leak through the mask and change with the length
+of the sequence; a mixer that sees later tokens would win every comparison. A loss shows neither.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from tfm.layers.norm import NormSpec
 from tfm.run import library_code
 from tfm.runtime import cache_folder
 
-START = ("tfm.check.entries", "results")  # of the code that a check reaches
+START = ("tfm.check.entries", "results")  # where the code of a check begins
 _passed: set[str] = set()  # in this process
 MAY_SEE = {
-    "SCORES": "a score may see one query, one key and their positions, never the rest of the row: "
-    "what looks along the row is Normalizer(row=…)",
+    "SCORES": "a score may see one query, one key and their positions, never the rest of the row; "
+    "a function of the whole row is Normalizer(row=…)",
     "NORMALIZERS": "each= may see one logit, total= the log-sum-exp of a row, row= the visible "
     "logits of a row",
     "MASKS": "a mask may see the positions of a query and of a key; hides() and shows() must agree "
@@ -38,9 +38,9 @@ MAY_SEE = {
     "POSITIONS": "a bias may see a pair of positions, a rotation one vector and its position, a "
     "table the positions; one that depends on later tokens declares causal=False",
     "JOINS": "a join may see one token's vector and the vector of its position",
-    "NORMS": "a norm may see one token and those before it, or else declares causal=False",
-    "MIXERS": "a mixer may see what context.mask and dims.causal show; what it cannot do it "
-    "declares: causal=False, padding=False, cacheable=False",
+    "NORMS": "a norm may see a token and those before it; otherwise it declares causal=False",
+    "MIXERS": "a mixer may see what context.mask and dims.causal show; it declares what it cannot "
+    "do: causal=False, padding=False, cacheable=False",
     "FEEDFORWARDS": "a feed-forward may see one token",
 }
 
@@ -87,8 +87,8 @@ CHECKS: dict[str, Callable[[Named], Iterator[Result]]] = {
 
 
 def results(table: str, text: Named) -> Iterator[Result]:
-    """Every check of an entry, as a config names it, with its options."""
-    with user_code(f"{table}[{str(text)!r}], when it is checked,"):
+    """Yields the results of every check of an entry, named with its options as in a config."""
+    with user_code(f"the check of {table}[{str(text)!r}]"):
         yield from CHECKS[table](text)
 
 
@@ -117,14 +117,15 @@ def _default(table: str, name: str) -> Named:
 
 
 def check_entries(spec: Spec) -> None:
-    """Raise if an entry of a user's own tables that a spec names fails one of its checks."""
+    """Raises if an entry that a user's file defines and a spec names fails a check."""
     entries = user_entries(spec)
     names = {id(table): name for name, table in TABLES.items()}
     for table, text in named(spec):
         name = names.get(id(table), "")
-        own = [entries[f"{name}.{entry}"] for entry in text.names if f"{name}.{entry}" in entries]
-        if own and name in CHECKS:
-            _check(name, text, own[0].file, [entry.digest for entry in own])
+        keys = [f"{name}.{entry}" for entry in text.names]
+        users = [entries[key] for key in keys if key in entries]
+        if users and name in CHECKS:
+            _check(name, text, users[0].file, [entry.digest for entry in users])
 
 
 def _check(table: str, text: Named, file: str, digests: Iterable[str]) -> None:
@@ -133,23 +134,23 @@ def _check(table: str, text: Named, file: str, digests: Iterable[str]) -> None:
     mark = cache_folder() / "checks" / key
     if key in _passed or mark.exists():
         return
-    for found in results(table, text):
-        if not found.passed:
-            raise UserError(f"{file}: {failure(table, text, found)}")
+    for result in results(table, text):
+        if not result.passed:
+            raise UserError(f"{file}: {failure(table, text, result)}")
     _passed.add(key)
-    with contextlib.suppress(OSError):  # it is checked again in the next process
+    with contextlib.suppress(OSError):  # the next process checks it again
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
 
-def failure(table: str, text: str, found: Result) -> str:
-    by = "" if found.difference is None else f" (off by {found.difference:.3g}, not {TOLERANCE:g})"
+def failure(table: str, text: str, result: Result) -> str:
+    by = f" (off by {result.difference:.3g}, not {TOLERANCE:g})" if result.difference else ""
     return (
-        f"{table}[{text!r}] fails the check {found.check!r}: {found.says}{by}; {MAY_SEE[table]}. "
+        f"{table}[{text!r}] fails the check {result.check!r}: {result.says}{by}; {MAY_SEE[table]}. "
         "`tfm check FILE.py` shows every check"
     )
 
 
 def _code() -> str:
-    """What decides how a check ends besides the entry: the code that it reaches, JAX's version."""
+    """Returns what a result depends on besides the entry: the code of the check, and JAX."""
     return f"{library_code.digest((), START)} {metadata.version('jax')}"

@@ -1,4 +1,4 @@
-"""What must hold of a layer with a new mixer, norm, feed-forward, join or table of positions."""
+"""Checks of a layer with a new mixer, norm, feed-forward, join or position table."""
 
 import dataclasses
 import functools
@@ -25,17 +25,20 @@ BATCH, LENGTH, WIDTH, CUT = 2, 9, 8, 5
 
 
 def block(**fields: Any) -> BlockSpec:
-    """A layer with the parts that are given, and nothing that mixes tokens or hides what is wrong
-    with them, as a norm would."""
-    usual: dict[str, Any] = {"mixer": "none", "norm": NormSpec(kind=Named("none")), "scan": False}
-    usual["feedforward"] = FeedForwardSpec(width=WIDTH)
+    """Returns a layer with these parts, and no other that could hide their mistakes."""
+    defaults: dict[str, Any] = {
+        "mixer": "none",
+        "norm": NormSpec(kind=Named("none")),
+        "scan": False,
+    }
+    defaults["feedforward"] = FeedForwardSpec(width=WIDTH)
     sizes = {"width": WIDTH, "layers": 1, "max_length": 16, "attention": AttentionSpec(heads=2)}
-    return BlockSpec(**{**usual, **sizes, **fields})
+    return BlockSpec(**{**defaults, **sizes, **fields})
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A layer, and what its new part declares."""
+    """A layer, and the capabilities that its new part declares."""
 
     spec: BlockSpec
     causal: bool = True
@@ -55,13 +58,14 @@ class Layer:
 
 
 def checks(layer: Layer) -> Iterator[Result]:
+    """Yields the result of every check."""
     x = jnp.asarray(normal(0, BATCH, LENGTH, WIDTH))
     variables = layer.module.init(jax.random.key(0), x, layer.context(None))
     variables = {**variables, "params": varied(variables.get("params", {}))}
     apply = jit(layer.out)
     y = apply(variables, x)
     if y.shape[:2] != x.shape[:2]:
-        says = f"as many tokens come out as go in: {x.shape[:2]}, not {y.shape[:2]}"
+        says = f"the outputs have as many tokens as the inputs: {x.shape[:2]}, not {y.shape[:2]}"
         yield Result("shape", False, None, says)
         return
 
@@ -69,7 +73,7 @@ def checks(layer: Layer) -> Iterator[Result]:
         return x.at[batch, places].set(3 * normal(seed, *x[batch, places].shape))
 
     yield near(
-        "examples", "an example does not depend on the others of its batch",
+        "examples", "an example does not depend on the rest of its batch",
         (apply(variables, replaced(1, slice(None)))[0], y[0]),
     )  # fmt: skip
 
@@ -97,7 +101,7 @@ def checks(layer: Layer) -> Iterator[Result]:
         padded = [apply(variables, replaced(0, slice(CUT, None), seed), valid) for seed in (5, 6)]
         alone = apply(variables, x[:1, :CUT])
         yield near(
-            "padding", "padding changes nothing for the other tokens",
+            "padding", "padding does not change the other tokens",
             (padded[0][0, :CUT], padded[1][0, :CUT]), (padded[0][:1, :CUT], alone),
             (padded[0][1], y[1]),
         )  # fmt: skip
@@ -105,24 +109,26 @@ def checks(layer: Layer) -> Iterator[Result]:
         "gradients", "outputs and gradients are finite", [y, step(variables, x, cotangent)]
     )
     with jax.disable_jit():
-        yield near("compiled", "compiled is what it is op by op", (y, layer.out(variables, x)))
+        yield near(
+            "compiled", "compiled code equals single operations", (y, layer.out(variables, x))
+        )
     if layer.cacheable:
         yield near(
-            "cache", "from a cache, some tokens at a time, comes what all at once give",
+            "cache", "decoding some tokens at a time with a cache equals one pass over all",
             (_decoded(layer, variables, x), y),
         )  # fmt: skip
 
 
 def _decoded(layer: Layer, variables: Any, x_BTD: Array) -> Array:
-    """The outputs of three calls, each of which goes on from the cache of the one before."""
+    """Returns the outputs of three calls, each with the cache of the one before."""
     module: Any = layer.module
-    found: list[Array] = []
-    own = module.apply(variables, BATCH, LENGTH + 1, method="init_cache")
-    cache = Cache(own, jnp.zeros(BATCH, jnp.int32), length=LENGTH + 1)
+    outputs: list[Array] = []
+    layers = module.apply(variables, BATCH, LENGTH + 1, method="init_cache")
+    cache = Cache(layers, jnp.zeros(BATCH, jnp.int32), length=LENGTH + 1)
     for begin, end in ((0, 4), (4, 5), (5, LENGTH)):
         part_BTD = x_BTD[:, begin:end]
         context = cache.context(causal(), part_BTD[..., 0], None)
-        y_BTD, own, _ = module.apply(variables, part_BTD, context, cache.layers)
-        cache = cache.replace(layers=own, count_B=cache.count_B + end - begin)
-        found.append(y_BTD)
-    return jnp.concatenate(found, 1)
+        y_BTD, layers, _ = module.apply(variables, part_BTD, context, cache.layers)
+        cache = cache.replace(layers=layers, count_B=cache.count_B + end - begin)
+        outputs.append(y_BTD)
+    return jnp.concatenate(outputs, 1)

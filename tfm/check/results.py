@@ -1,4 +1,4 @@
-"""What a check found, and the numbers that checks are made with."""
+"""Results of checks, comparisons, and random inputs and parameters."""
 
 import functools
 import math
@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax.nn import initializers
 
-TOLERANCE = 1e-4  # of a difference, in units of the greatest number but at least 1
+TOLERANCE = 1e-4  # largest difference, relative to the largest number if that is above 1
 
-# Optimising what runs once would take longer than all the rest.
+# Optimizing code that runs once would take longer than everything else.
 jit = functools.partial(
     jax.jit,
     compiler_options={
@@ -24,16 +24,16 @@ jit = functools.partial(
 
 class Result(NamedTuple):
     check: str
-    passed: bool | None  # None: it could not be checked, and `says` tells why
+    passed: bool | None  # None: not checked; `says` gives the reason
     difference: float | None
-    says: str  # what must hold
+    says: str  # the property that must hold
 
 
 def near(check: str, says: str, *pairs: tuple[Any, Any]) -> Result:
-    """Whether the trees of each pair hold the same numbers."""
+    """Passes if the trees of each pair hold the same numbers."""
     greatest = 0.0
-    for found, wanted in pairs:
-        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for actual, expected in pairs:
+        for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
             x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
             if x.shape != y.shape:
                 return Result(check, False, math.inf, f"{says}: shapes {x.shape} and {y.shape}")
@@ -43,13 +43,13 @@ def near(check: str, says: str, *pairs: tuple[Any, Any]) -> Result:
 
 
 def finite(check: str, says: str, tree: Any) -> Result:
-    """Whether all numbers of a tree are finite; `difference` is how many are not."""
+    """Passes if all numbers of a tree are finite; `difference` counts those that are not."""
     bad = {
         jax.tree_util.keystr(path): int(np.sum(~np.isfinite(leaf)))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
     wrong = [name for name, count in bad.items() if count]
-    where = f"; not so: {', '.join(wrong)}" if wrong else ""
+    where = f"; not finite: {', '.join(wrong)}" if wrong else ""
     return Result(check, not wrong, float(sum(bad.values())), says + where)
 
 
@@ -58,7 +58,7 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def varied(tree: Any, seed: int = 7) -> Any:
-    """Parameters near where they start, in which no zero hides anything."""
+    """Perturbs parameters, so that no zero hides a mistake."""
     rng = np.random.default_rng(seed)
 
     def vary(leaf: Any) -> np.ndarray:
@@ -71,6 +71,6 @@ def varied(tree: Any, seed: int = 7) -> Any:
 def start(
     params: Mapping[str, initializers.Initializer], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
-    """Parameters as their initialisers make them, varied."""
+    """Returns initialized parameters, perturbed by `varied`."""
     initial = {n: init(jax.random.key(i), shapes[n]) for i, (n, init) in enumerate(params.items())}
     return varied(initial)

@@ -17,8 +17,8 @@ from tfm.cli.main import Parser, whole
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.config.spec import Tree
-from tfm.describe.model import describe
-from tfm.describe.show import show, to_json
+from tfm.describe.description import describe
+from tfm.describe.tables import show, to_json
 from tfm.models.spec import ModelSpec, model_spec
 from tfm.run.spec import RunSpec, open_data, read
 

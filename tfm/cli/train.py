@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm.check.entries import check_entries
 from tfm.cli.main import Parser
-from tfm.config.files import from_command_line
+from tfm.config.files import from_command_line, user_entries
 from tfm.run import spec
 from tfm.runtime import cache_compilations, check_compiler, keep_memory
 from tfm.train import loop
@@ -65,7 +65,8 @@ def main(argv: Sequence[str]) -> int:
     keep_memory()
     cache_compilations()
     check_compiler()
-    check_entries(run)
+    if user_entries(run):
+        check_entries(run)
     with Bar(run, args.quiet) as bar:
         try:
             summary = loop.train(run, args.workdir, bar)

@@ -1,26 +1,31 @@
-"""Floating-point operations, counted as XLA counts them, by walking what JAX has traced.
+"""Counts floating-point operations as XLA counts them, from a jaxpr.
 
-A product and its addition to a sum are two. Arithmetic, comparison and selection count one for each
-element they make, a sum or a maximum one for each element that it adds; what only moves, reshapes
-or converts data counts nothing. Transcendental functions are counted apart, except for the plain
-arithmetic that XLA expands some of them into.
+A multiply-add is two. Arithmetic, comparison and selection count one per output element, a sum or a
+maximum one per element that it adds. Moving, reshaping and converting data count nothing.
+Transcendental functions are counted separately, except for the arithmetic that XLA expands some of
+them into.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
+from jax import numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from tfm.layers.attention import AttentionSpec
+from tfm.models.spec import ModelSpec
 
 ARITHMETIC = {
     "abs", "add", "add_any", "and", "ceil", "clamp", "div", "eq", "floor", "ge", "gt", "is_finite",
     "le", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "rem", "round", "select_n", "sign",
     "square", "sub", "xor",
 }  # fmt: skip
-TRANSCENDENTAL = {  # name → what XLA adds to it in plain arithmetic, for each element
+TRANSCENDENTAL = {  # name → operations of plain arithmetic that XLA adds, per element
     "acos": 3, "acosh": 7, "asin": 5, "asinh": 11, "atan": 0, "atan2": 0, "atanh": 6, "cbrt": 0,
     "cos": 0, "cosh": 3, "digamma": 73, "erf": 0, "erf_inv": 37, "erfc": 60, "exp": 0, "exp2": 1,
     "expm1": 0, "lgamma": 52, "log": 0, "log1p": 0, "logistic": 3, "pow": 0, "rsqrt": 0, "sin": 0,
@@ -35,23 +40,23 @@ SUMS = {"product_with_ones", "ones_product"}  # sums of `ops.fast`, computed as 
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """How much there is to compute."""
+    """Numbers of operations."""
 
-    matmul: int = 0  # convolution too
+    matmul: int = 0  # including convolutions
     other: int = 0
-    transcendental: int = 0  # calls; not in the total
-    exact: bool = True  # False: a lower bound; a loop whose end depends on data counts once
+    transcendental: int = 0  # calls; not part of the total
+    exact: bool = True  # False: a lower bound, as a loop whose end depends on data counts once
 
     @property
     def total(self) -> int:
         return self.matmul + self.other
 
-    def __add__(self, more: "Flops") -> "Flops":
+    def __add__(self, other: "Flops") -> "Flops":
         return Flops(
-            self.matmul + more.matmul,
-            self.other + more.other,
-            self.transcendental + more.transcendental,
-            self.exact and more.exact,
+            self.matmul + other.matmul,
+            self.other + other.other,
+            self.transcendental + other.transcendental,
+            self.exact and other.exact,
         )
 
     def __mul__(self, times: int) -> "Flops":
@@ -60,13 +65,52 @@ class Flops:
         )
 
 
+def flops(spec: ModelSpec, inputs: Mapping[str, Any]) -> tuple[Flops, Flops]:
+    """Counts the forward pass, and forward and backward, for inputs of these shapes.
+
+    Attention computes all pairs of tokens: masks save nothing.
+    """
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    reference: dict[str, Any] = {"implementation": "reference"}  # no loop over tiles
+    changes: dict[str, Any] = {
+        name: dataclasses.replace(value, **reference)
+        for name, value in fields.items()
+        if isinstance(value, AttentionSpec)
+    }
+    module = dataclasses.replace(spec, **changes).build()
+    variables = dict(init(module, inputs))
+    args = variables.pop("params"), (variables, inputs)
+
+    def loss(*args: Any) -> Any:
+        outputs = jax.tree.leaves(apply(module, train=True)(*args))
+        return sum(jnp.sum(out.astype(jnp.float32)) for out in outputs)
+
+    return count(apply(module, train=False), *args), count(jax.value_and_grad(loss), *args)
+
+
+def init(module: nn.Module, inputs: Mapping[str, Any]) -> Any:
+    """Returns the shapes of all variables."""
+    return jax.eval_shape(lambda inputs: module.init(jax.random.key(0), **inputs), inputs)
+
+
+def apply(module: nn.Module, train: bool) -> Callable[[Any, Any], Any]:
+    """Returns the function (params, (model_state, inputs)) → outputs."""
+
+    def outputs(params, data):
+        model_state, inputs = data
+        variables = {**model_state, "params": params}
+        return module.apply(variables, **inputs, train=train, mutable=list(model_state))[0]
+
+    return outputs
+
+
 def count(fn: Callable[..., Any], *args: Any) -> Flops:
-    """The operations of `fn(*args)`, of arrays or of their shapes; nothing is computed."""
+    """Counts the operations of `fn(*args)`, for arrays or their shapes, without running it."""
     return _of_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
 def _of_jaxpr(jaxpr: Jaxpr) -> Flops:
-    """Of what the results depend on: XLA drops the rest too."""
+    """Counts the equations that the results depend on; XLA drops the others too."""
     total, needed = Flops(), set(map(id, jaxpr.outvars))
     for eqn in reversed(jaxpr.eqns):
         if eqn.effects or not needed.isdisjoint(map(id, eqn.outvars)):
@@ -119,7 +163,7 @@ def _of_equation(eqn: JaxprEqn) -> Flops:
 
 
 def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
-    """What a call, a loop or a branch runs."""
+    """Yields the jaxprs that a call, a loop or a branch runs."""
     for value in eqn.params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             if isinstance(part, ClosedJaxpr):
@@ -129,7 +173,7 @@ def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
 
 
 def _products(eqn: JaxprEqn) -> int:
-    """Products of a convolution: of weights and inputs, without padding and dilation."""
+    """Counts the products of a convolution, without those of padding and dilation."""
     params, of = eqn.params, eqn.params["dimension_numbers"]
     data, kernel = map(_shape, eqn.invars)
     result = _shape(eqn.outvars[0])

@@ -1,4 +1,4 @@
-"""Memory that a model needs, from shapes alone."""
+"""Computes the memory that a model needs, from shapes alone."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from tfm.models.spec import ModelSpec
 
 
 def size(tree: Any) -> int:
-    """Bytes of all arrays."""
+    """Returns the bytes of all arrays of a tree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """Bytes that the forward pass saves for the backward pass, besides the weights themselves."""
+    """Bytes that the forward pass saves for the backward pass, besides the weights."""
 
     activations: int
-    weight_copies: int  # in another type or order: what depends on the weights alone
+    weight_copies: int  # arrays that depend on the weights alone, in another type or order
 
 
 def saved(fn: Callable[[Any, Any], Any], params: Any, inputs: Any) -> Saved:
-    """What `jax.vjp` saves of `fn(params, inputs)`, before XLA fuses or shares any of it."""
+    """Returns what `jax.vjp` saves of `fn(params, inputs)`, before XLA optimizes it."""
     by_params = _residuals(fn, params, inputs, (0, None))
     by_inputs = _residuals(fn, params, inputs, (None, 0))
     total = sum(bytes_ for bytes_, _ in by_params)
@@ -36,12 +36,12 @@ def saved(fn: Callable[[Any, Any], Any], params: Any, inputs: Any) -> Saved:
 
 
 def _residuals(fn: Any, params: Any, inputs: Any, axes: tuple[Any, Any]) -> list[tuple[int, bool]]:
-    """Bytes of each saved array, and whether it depends on the argument that has an axis to map.
+    """Returns the bytes of each saved array, and whether it depends on the mapped argument.
 
-    `jax.vmap` carries the axis through loops and calls, to what depends on it and nowhere else.
+    `jax.vmap` carries the mapped axis through loops and calls to the arrays that depend on it.
     """
     sizes: list[int] = []
-    depends: list[bool] = []  # stays empty where nothing does
+    depends: list[bool] = []  # stays empty if nothing does
 
     @jax.custom_batching.custom_vmap
     def observe(arrays):
@@ -74,16 +74,16 @@ class Cache:
     per_token: int = 0
     per_source_token: int = 0
     per_sequence: int = 0
-    tokens: int | None = None  # that are kept, under a window; None: all
+    tokens: int | None = None  # tokens that a window keeps; None: all
 
     def total(self, batch: int, length: int) -> int:
         kept = length if self.tokens is None else min(length, self.tokens)
-        one = kept * self.per_token + length * self.per_source_token + self.per_sequence
-        return batch * one
+        sequence = kept * self.per_token + length * self.per_source_token + self.per_sequence
+        return batch * sequence
 
 
 def cache(spec: ModelSpec) -> Cache | None:
-    """From the shapes of the model's own cache. None: it cannot decode with one."""
+    """Returns the size of the model's cache, or None if it cannot decode with one."""
     module, inputs = spec.build(), spec.example(1, 1)
     if not hasattr(module, "init_cache"):
         return None

@@ -9,7 +9,7 @@ import jax
 
 from tfm.config.files import user_entries
 from tfm.config.spec import Named
-from tfm.describe import model as describe
+from tfm.describe.flops import flops
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Share
 from tfm.optim.optimizer import OptimizerSpec
@@ -30,7 +30,7 @@ def step_flops(run: RunSpec, batch: Batch) -> int:
 @functools.lru_cache(maxsize=64)
 def _step_flops(model: Any, shapes: Any, own: Any) -> int:
     inputs = {name: jax.ShapeDtypeStruct(*what) for name, what in shapes}
-    return describe.flops(model, inputs)[1].total
+    return flops(model, inputs)[1].total
 
 
 def numbers_of(run: RunSpec) -> steps.Numbers:

@@ -1,4 +1,4 @@
-"""A description as tables or as JSON."""
+"""Formats a description as tables or as JSON."""
 
 import dataclasses
 import itertools
@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from tfm.describe.description import Description, Part
 from tfm.describe.flops import Flops
-from tfm.describe.model import Description, Part
 from tfm.layers.stack import SCANNED
 from tfm.terminal import console, table
 
@@ -26,34 +26,34 @@ MEMORY = {
     "per_sequence": "state for decoding, per sequence",
 }
 NOTE = """\
-FLOPs: a multiply-add is two; all pairs of tokens count, masks skip none.
+FLOPs: a multiply-add is two; all pairs of tokens count, also masked ones.
 Saved: by jax.vjp, up to the outputs, without dropout, before XLA removes any of it."""
 
 
-def show(found: Description) -> None:
-    """Print the tables."""
+def show(description: Description) -> None:
+    """Prints the tables."""
     out = console()
-    for each in (tree_table(found), flops_table(found), memory_table(found)):
-        out.print(each, "")
+    for make in (tree_table, flops_table, memory_table):
+        out.print(make(description), "")
     out.print(NOTE)
 
 
-def to_json(found: Description) -> dict[str, Any]:
-    def tree(counted: Flops) -> dict[str, Any]:
-        each = counted.total / (found.batch * found.length)
-        return {"per_token": each, "total": counted.total, **dataclasses.asdict(counted)}
+def to_json(description: Description) -> dict[str, Any]:
+    def tree(flops: Flops) -> dict[str, Any]:
+        per_token = flops.total / (description.batch * description.length)
+        return {"per_token": per_token, "total": flops.total, **dataclasses.asdict(flops)}
 
     return {
-        **dataclasses.asdict(found),
-        "forward": tree(found.forward),
-        "training": tree(found.training),
+        **dataclasses.asdict(description),
+        "forward": tree(description.forward),
+        "training": tree(description.training),
     }
 
 
-def tree_table(found: Description) -> Table:
-    out = table(found.family, "shapes", ">parameters", ">share")
-    for name, shapes, parameters in _rows([found.tree]):
-        share = f"{100 * parameters / found.tree.parameters:.1f} %"
+def tree_table(description: Description) -> Table:
+    out = table(description.family, "shapes", ">parameters", ">share")
+    for name, shapes, parameters in _rows([description.tree]):
+        share = f"{100 * parameters / description.tree.parameters:.1f} %"
         out.add_row(name, shapes, f"{parameters:,}", "<0.1 %" if share == "0.0 %" else share)
     return out
 
@@ -61,10 +61,10 @@ def tree_table(found: Description) -> Table:
 def _rows(
     group: Sequence[Part], first: str = "", rest: str = "", stacked: int = 0
 ) -> Iterator[tuple[str, str, int]]:
-    """A line for equal parts, and the lines of what is below: name, shapes, parameters.
+    """Yields name, shapes and parameters: one line for a group of equal parts, then their parts.
 
-    Arrays of scanned layers start with an axis for the layer, which is shown once, with the name;
-    `stacked` is the number of such axes.
+    Arrays of scanned layers start with a layer axis, which is shown once, with the name; `stacked`
+    is the number of such axes.
     """
     part, times = group[0], len(group)
     while times == 1 and not part.arrays and len(part.parts) == 1:
@@ -94,37 +94,37 @@ def _shapes(part: Part) -> Iterator[tuple[int, ...]]:
         yield from _shapes(below)
 
 
-def flops_table(found: Description) -> Table:
-    """Of the forward pass, and of training."""
-    out = table(f"FLOPs, {_at(found)}", ">forward", ">forward + backward")
-    tokens = found.batch * found.length
-    least = "" if found.forward.exact and found.training.exact else ", at least"
+def flops_table(description: Description) -> Table:
+    out = table(f"FLOPs, {_at(description)}", ">forward", ">forward + backward")
+    tokens = description.batch * description.length
+    bound = "" if description.forward.exact and description.training.exact else ", at least"
     for name, number in {
-        f"per token{least}": lambda flops: flops.total / tokens,
+        f"per token{bound}": lambda flops: flops.total / tokens,
         "  matrix products": lambda flops: flops.matmul / tokens,
         "  everything else": lambda flops: flops.other / tokens,
-        f"of the batch{least}": lambda flops: flops.total,
+        f"of the batch{bound}": lambda flops: flops.total,
     }.items():
-        out.add_row(name, *(_short(number(flops)) for flops in (found.forward, found.training)))
+        columns = description.forward, description.training
+        out.add_row(name, *(_short(number(flops)) for flops in columns))
     return out
 
 
-def memory_table(found: Description) -> Table:
-    out = table(f"memory, {_at(found)}", ">")
-    cache = {} if found.cache is None else dataclasses.asdict(found.cache)
+def memory_table(description: Description) -> Table:
+    out = table(f"memory, {_at(description)}", ">")
+    cache = {} if description.cache is None else dataclasses.asdict(description.cache)
     kept = cache.pop("tokens", None)
-    for key, number in {**found.memory, **cache}.items():
+    for key, number in {**description.memory, **cache}.items():
         if number:
             out.add_row(MEMORY[key], _short(number, "B"))
-    if found.cache is not None:
-        total = found.cache.total(found.batch, found.length)
+    if description.cache is not None:
+        total = description.cache.total(description.batch, description.length)
         rolling = f", which keeps {kept:,} tokens" if kept else ""
         out.add_row(f"cache for decoding, of the batch{rolling}", _short(total, "B"))
     return out
 
 
-def _at(found: Description) -> str:
-    return f"batch {found.batch:,} × length {found.length:,}, in {found.dtype}"
+def _at(description: Description) -> str:
+    return f"batch {description.batch:,} × length {description.length:,}, in {description.dtype}"
 
 
 def _short(value: float, unit: str = "") -> str:
