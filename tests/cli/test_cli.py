@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,14 +17,19 @@ from tfm.config.spec import Spec
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def tfm(*args, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "tfm.cli", *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        **options,
-    )
+@pytest.fixture
+def tfm(capsys, monkeypatch, own_tables):
+    """Runs a command in this process; returns its exit code, output and errors."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*argv):
+        try:
+            code = cli.main(argv)
+        except SystemExit as e:
+            code = e.code
+        return SimpleNamespace(returncode=code, **capsys.readouterr()._asdict())
+
+    return run
 
 
 def test_a_reader_that_stops_early_is_no_error(tmp_path):
@@ -55,66 +61,44 @@ def test_help_imports_nothing_heavy():
         assert f"'{heavy}'" not in out.stdout
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        ["bench"],
-        ["bench", "attention"],
-        ["bench", "decode"],
-        ["bench", "growth"],
-        ["bench", "nanogpt"],
-        ["bench", "train"],
-        ["check"],
-        ["classify"],
-        ["describe"],
-        ["explain"],
-        ["import"],
-        ["export"],
-        ["fill"],
-        ["generate"],
-        ["ls"],
-        ["neighbors"],
-        ["tag"],
-        ["train"],
-        ["translate"],
-        ["eval"],
-        ["sweep"],
-        ["version"],
-    ],
-)
-def test_every_verb_helps(verb):
+VERBS = [[verb] for verb in cli.verbs()] + [["bench", name] for name in BENCHES]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_helps(tfm, verb):
     result = tfm(*verb, "--help")
     assert result.returncode == 0
-    assert verb[0] in result.stdout
+    assert f"tfm {' '.join(verb)}" in result.out
+    assert tfm("--help").out.count(f"  {verb[0]} ") == 1
 
 
 @pytest.mark.parametrize("verb", ["train", "sweep", "describe"])
-def test_help_lists_the_keys_of_a_run(verb):
-    text = " ".join(tfm(verb, "--help").stdout.split())
+def test_help_lists_the_keys_of_a_run(tfm, verb):
+    text = " ".join(tfm(verb, "--help").out.split())
     assert "data.batch 64 int, at least 1" in text
     assert "train.steps needed int" in text
     assert "optimizer.schedule constant name(option=value): constant, cosine" in text
     assert "model.family needed one of encoder, decoder, encoder_decoder" in text
 
 
-def test_help_lists_the_keys_of_a_config_with_its_values():
-    text = " ".join(tfm("describe", "--config=configs/gpt2.py:tiny", "--help").stdout.split())
+def test_help_lists_the_keys_of_a_config_with_its_values(tfm):
+    text = " ".join(tfm("describe", "--config=configs/gpt2.py:tiny", "--help").out.split())
     assert "model.attention.score scaled_dot name: dot, scaled_dot, additive" in text
     assert "model.family decoder one of encoder" in text
     assert "model.width 128 int, at least 1" in text
     assert "model.dropout.feedforward None float, at least 0, below 1, or None" in text
     missing = tfm("train", "--config=configs/nowhere.py", "--help")
     assert missing.returncode == 2
-    assert "no Python file" in missing.stderr
-    assert "Traceback" not in missing.stderr
+    assert "no Python file" in missing.err
+    assert "Traceback" not in missing.err
 
 
-def test_describe_prints_a_tree_or_json():
-    text = tfm("describe", "--config=configs/llama.py:260k").stdout
+def test_describe_prints_a_tree_or_json(tfm):
+    text = tfm("describe", "--config=configs/llama.py:260k").out
     assert "260,032" in text
     assert "cache for decoding, per token" in text
     off = ["--config.model.attention.score=none", "--config.model.norm.kind=none"]
-    found = json.loads(tfm("describe", "--config=configs/gpt2.py:tiny", "--json", *off).stdout)
+    found = json.loads(tfm("describe", "--config=configs/gpt2.py:tiny", "--json", *off).out)
     assert found["family"] == "decoder"
 
 
@@ -129,8 +113,8 @@ def test_every_verb_starts_somewhere():
         assert callable(bench.report)
 
 
-def test_version():
-    assert tfm("version").stdout.startswith("tfm ")
+def test_version(tfm):
+    assert tfm("version").out.startswith("tfm ")
 
 
 @pytest.mark.parametrize(
@@ -163,18 +147,18 @@ def test_version():
         ),
     ],
 )
-def test_mistakes_are_named_without_a_traceback(args, message):
+def test_mistakes_are_named_without_a_traceback(tfm, args, message):
     result = tfm(*args)
     assert result.returncode != 0
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
-def test_bench_attention_with_a_score_of_ones_own():
+def test_bench_attention_with_a_score_of_ones_own(tfm):
     small = ["--config.lengths=(32, 48)", "--config.rounds=2", "--config.head_width=8"]
     result = tfm("bench", "attention", "--config=configs/new_score.py", *small, "--json")
-    assert result.returncode == 0, result.stderr
-    rows = json.loads(result.stdout)
+    assert result.returncode == 0, result.err
+    rows = json.loads(result.out)
     assert {(r["length"], r["score"], r["implementation"]) for r in rows} == {
         (length, score, implementation)
         for length in (32, 48)
@@ -184,14 +168,14 @@ def test_bench_attention_with_a_score_of_ones_own():
     assert all(r["forward_ms"] > 0 and r["training_speed"] > 0 and r["memory_mb"] > 0 for r in rows)
 
 
-def test_bench_attention_prints_a_table_and_leaves_out_what_would_not_fit():
+def test_bench_attention_prints_a_table_and_leaves_out_what_would_not_fit(tfm):
     result = tfm(
         "bench", "attention", "--config.lengths=(64,)", "--config.scores=('additive',)",
         "--config.rounds=2", "--config.max_gigabytes=0.000001",
     )  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "additive" in result.stdout
-    assert "—" in result.stdout
+    assert result.returncode == 0, result.err
+    assert "additive" in result.out
+    assert "—" in result.out
 
 
 def test_control_characters_are_shown_and_not_obeyed(capsys):
