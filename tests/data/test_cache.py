@@ -74,8 +74,8 @@ def test_of_a_large_file_the_ends_are_checked_on_opening_and_all_by_verify(folde
         content[place] ^= 1
         (folder / "k" / "x").write_bytes(content)
         meta = json.loads((folder / "k" / "meta.json").read_text())
-        assert bool(cache.wrong(folder / "k", meta)) == seen
-        assert cache.wrong(folder / "k", meta, whole=True).endswith(f"in block {place // 512}")
+        assert bool(cache.damage(folder / "k", meta)) == seen
+        assert cache.damage(folder / "k", meta, whole=True).endswith(f"in block {place // 512}")
 
 
 def test_what_fails_leaves_nothing(folder):

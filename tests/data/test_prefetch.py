@@ -6,8 +6,8 @@ import pytest
 from tfm.data.plan.order import Prefetch
 
 
-def names():
-    return [thread.name for thread in threading.enumerate()]
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_steps_come_in_order_and_are_made_ahead():
@@ -18,6 +18,7 @@ def test_steps_come_in_order_and_are_made_ahead():
         return step * 10
 
     with Prefetch(make, 3, 8) as batches:
+        assert len(threads()) == 1
         assert batches.next() == 30
         until = time.monotonic() + 5
         while len(made) < 4 and time.monotonic() < until:
@@ -25,9 +26,9 @@ def test_steps_come_in_order_and_are_made_ahead():
         time.sleep(0.05)
         assert made == [3, 4, 5, 6]  # two wait, one more is in the thread's hand
         assert [batches.next() for _ in range(4)] == [40, 50, 60, 70]
-        with pytest.raises(IndexError, match="no batch after step 7"):
+        with pytest.raises(IndexError, match="no batch after the last step"):
             batches.next()
-    assert "prefetch" not in names()
+    assert not threads()
 
 
 def test_an_error_comes_where_the_batch_would():
@@ -40,7 +41,7 @@ def test_an_error_comes_where_the_batch_would():
         assert [batches.next(), batches.next()] == [0, 1]
         with pytest.raises(ValueError, match="row 17 is broken"):
             batches.next()
-    assert "prefetch" not in names()
+    assert not threads()
 
 
 def test_waiting_is_measured():
@@ -58,4 +59,4 @@ def test_closing_does_not_wait_for_the_rest():
     with Prefetch(lambda step: step, 0, 10**9):
         pass
     assert time.monotonic() - begin < 2
-    assert "prefetch" not in names()
+    assert not threads()

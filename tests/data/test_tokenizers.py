@@ -245,7 +245,7 @@ def test_what_is_saved_is_the_same_tokenizer():
     [
         ("bpe(vocab=100)", "bpe: vocab=100 must be a whole number at least 260"),
         ("words(vocab=5)", "vocab=5 must be a whole number at least 6"),
-        ("tiktoken(path='a/mine.tiktoken')", "of 'mine' the pattern is not known; encoding="),
+        ("tiktoken(path='a/mine.tiktoken')", "the pattern of 'mine' is not known; encoding="),
         ("tiktoken(path='no/cl100k_base.tiktoken')", "tiktoken: no file .*/no/cl100k_base"),
         ("gpt2(path='no')", "gpt2: no folder"),
         ("of_run(path='no')", "of_run: cannot read no/data.json"),

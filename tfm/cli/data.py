@@ -90,7 +90,7 @@ def _verify() -> None:
     wrong, count = [], 0
     for path, meta in cache.entries():
         count += 1
-        found = f"{path} has damaged meta data" if meta is None else cache.wrong(path, meta, True)
+        found = f"{path} has damaged meta data" if meta is None else cache.damage(path, meta, True)
         wrong += [found] if found else []
     print("\n".join([*wrong, f"{count} entries, {len(wrong)} damaged"]))
     if wrong:

@@ -1,16 +1,15 @@
-"""What was tokenised once: arrays in files, found by a hash of all that decides what they hold.
+"""The cache of tokenized data: arrays in files, named by a hash of all that determines them.
 
-An entry is a folder with `meta.json` and one file for each column, a flat array. It is written
-beside its place and renamed when it is complete: after a kill nothing half-written is ever found.
-Of two processes that want the same entry, one builds it and the other waits.
+An entry is a folder with `meta.json` and one file for each column, a flat array. It is written to a
+temporary folder and renamed when it is complete, so a killed process leaves no incomplete entry.
+If two processes need the same entry, one builds it and the other waits.
 
-On opening, the sizes of all files are compared, and the checksums of their blocks: of all blocks
-of a file up to 64 MB, of the first and last block of a larger one (`verify` compares all). What is
-damaged is built again.
+Opening an entry compares the sizes of all files and the checksums of their blocks: all blocks of a
+file up to 64 MB, the first and the last of a larger one (`damage(whole=True)` compares all).
+Damaged entries are built again.
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -29,9 +28,9 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.runtime import cache_folder
 
-VERSION = 1  # of the files; another one is another entry
-BLOCK = 1 << 24  # bytes with a checksum of their own
-WHOLE = 1 << 26  # bytes of a file that is checked whole on opening
+VERSION = 1  # of the file format; part of every key
+BLOCK = 1 << 24  # bytes per checksum
+WHOLE = 1 << 26  # bytes of a file that is checked completely on opening
 RESIDENT = 1 << 25  # bytes of a file that may stay in a process's memory
 
 
@@ -40,7 +39,7 @@ def folder() -> pathlib.Path:
 
 
 def key_of(**parts: Any) -> str:
-    """A hash of what decides the content of an entry."""
+    """Hashes everything that determines the content of an entry."""
     text = json.dumps({"version": VERSION, **parts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -53,8 +52,8 @@ def array_digest(x: np.ndarray) -> str:
 
 
 class Column:
-    """A flat array in a file. What was read of a large one does not stay in the process's memory,
-    only in the system's cache of files."""
+    """A flat array in a file. Pages of a large one are released after each read, so they stay only
+    in the system's file cache."""
 
     def __init__(self, path: pathlib.Path, dtype: str):
         self.array = np.memmap(path, np.dtype(dtype), "r") if path.stat().st_size else np.zeros(0)
@@ -66,20 +65,19 @@ class Column:
         return len(self.array)
 
     def __getitem__(self, places: np.ndarray | slice) -> np.ndarray:
-        found = np.array(self.array[places])
+        values = np.array(self.array[places])
         if self._map is not None:
             self._map.madvise(mmap.MADV_DONTNEED)
-        return found
+        return values
 
 
 class Entry:
-    """A complete entry: its facts, and its columns."""
+    """A complete entry: its facts and its columns."""
 
     def __init__(self, path: pathlib.Path, meta: Mapping[str, Any]):
-        self.path, self.meta = path, meta
         self.facts: dict[str, Any] = meta["facts"]
         columns = meta["columns"].items()
-        self._columns = {name: Column(path / name, own["dtype"]) for name, own in columns}
+        self._columns = {name: Column(path / name, column["dtype"]) for name, column in columns}
 
     def __getitem__(self, name: str) -> Column:
         return self._columns[name]
@@ -113,16 +111,14 @@ class Writer:
             column["size"] += len(part)
 
     def close(self, **meta: Any) -> None:
+        content = {**meta, "columns": self._columns}
+        text = json.dumps({"checksum": _checksum(content), **content}, indent=1)
+        self._files["meta.json"] = open(self.path / "meta.json", "wb")  # noqa: SIM115
+        self._files["meta.json"].write(text.encode())
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
             file.close()
-        content = {**meta, "columns": self._columns}
-        text = json.dumps({"checksum": _checksum(content), **content}, indent=1)
-        with open(self.path / "meta.json", "w") as meta_file:
-            meta_file.write(text)
-            meta_file.flush()
-            os.fsync(meta_file.fileno())
 
     def abandon(self) -> None:
         for file in self._files.values():
@@ -133,19 +129,19 @@ class Writer:
 def entry(
     key: str, about: Mapping[str, Any], build: Callable[[Writer], Mapping[str, Any]]
 ) -> Entry:
-    """The entry of a key. If there is none, `build` writes its columns and returns its facts.
-    `about` says to people what it is."""
+    """Opens the entry of a key. If there is none, `build` writes its columns and returns its facts.
+    `about` describes it to people."""
     path = folder() / key
-    found = _open(path)
-    if found is not None:
-        return found
+    opened = _open(path)
+    if opened is not None:
+        return opened
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path):
-            found = _open(path)  # another process may have built it meanwhile
-            if found is not None:
-                return found
-            for old in path.parent.glob(f".{key}-*"):  # of processes that were killed
+            opened = _open(path)  # another process may have built it meanwhile
+            if opened is not None:
+                return opened
+            for old in path.parent.glob(f".{key}-*"):  # of killed processes
                 shutil.rmtree(old, ignore_errors=True)
             _remove(path)
             new = path.parent / f".{key}-{secrets.token_hex(4)}"
@@ -154,8 +150,7 @@ def entry(
             try:
                 facts = build(writer)
                 writer.close(key=key, about=dict(about), facts=dict(facts))
-                with contextlib.suppress(FileExistsError):  # another's is as good
-                    _rename(new, path)
+                os.rename(new, path)
             finally:
                 writer.abandon()
                 shutil.rmtree(new, ignore_errors=True)
@@ -163,24 +158,15 @@ def entry(
         raise UserError(
             f"cannot write to the cache {path.parent}: {e.strerror or e}; TFM_CACHE names another"
         ) from e
-    found = _open(path)
-    if found is None:
+    opened = _open(path)
+    if opened is None:
         raise UserError(f"{path} was removed or damaged while it was opened")
-    return found
-
-
-def _rename(new: pathlib.Path, path: pathlib.Path) -> None:
-    try:
-        os.rename(new, path)
-    except OSError as e:
-        if e.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            raise FileExistsError(path) from e
-        raise
+    return opened
 
 
 @contextlib.contextmanager
 def _lock(path: pathlib.Path) -> Iterator[None]:
-    """One process at a time; the lock of a killed process ends with it."""
+    """Lets one process build an entry at a time; a process that is killed releases its lock."""
     with open(path.parent / f".{path.name}.lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,9 +177,9 @@ def _lock(path: pathlib.Path) -> Iterator[None]:
 
 
 def _open(path: pathlib.Path) -> Entry | None:
-    """The entry at a path, or None if there is none or it is damaged."""
+    """Opens the entry at a path; returns None if there is none or it is damaged."""
     meta = _meta(path)
-    if meta is None or wrong(path, meta):
+    if meta is None or damage(path, meta):
         return None
     try:
         return Entry(path, meta)
@@ -213,17 +199,17 @@ def _checksum(meta: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(meta, sort_keys=True).encode())
 
 
-def wrong(path: pathlib.Path, meta: Mapping[str, Any], whole: bool = False) -> str:
-    """What is wrong with the files of an entry, if anything is. `whole`: compare all blocks."""
+def damage(path: pathlib.Path, meta: Mapping[str, Any], whole: bool = False) -> str:
+    """Describes the damage to an entry's files; "" if there is none. `whole` checks all blocks."""
     for name, column in meta["columns"].items():
         try:
             with open(path / name, "rb") as file:
                 if os.fstat(file.fileno()).st_size != column["size"]:
-                    return f"{path / name} has not the size that was written"
-                some = range(len(column["blocks"]))
+                    return f"{path / name} has the wrong size"
+                blocks = range(len(column["blocks"]))
                 if column["size"] > WHOLE and not whole:
-                    some = range(0, len(some), max(len(some) - 1, 1))
-                for number in some:
+                    blocks = range(0, len(blocks), max(len(blocks) - 1, 1))
+                for number in blocks:
                     file.seek(number * BLOCK)
                     if zlib.crc32(file.read(BLOCK)) != column["blocks"][number]:
                         return f"{path / name} is damaged in block {number}"
@@ -233,23 +219,20 @@ def wrong(path: pathlib.Path, meta: Mapping[str, Any], whole: bool = False) -> s
 
 
 def entries() -> Iterator[tuple[pathlib.Path, dict[str, Any] | None]]:
-    """All entries; None where the meta data are damaged."""
-    if not folder().is_dir():
-        return
-    for path in sorted(folder().iterdir()):
+    """Yields all entries with their meta data; None if these are damaged."""
+    for path in sorted(folder().iterdir()) if folder().is_dir() else ():
         if path.is_dir() and path.name != "hashes" and path.name[0] != ".":
             yield path, _meta(path)
 
 
-def clear(only: str = "") -> int:
-    """Remove the entries whose keys begin with `only`, and what killed processes left; how many
-    bytes are free then. An entry that is in use stays readable where it is open."""
+def clear(prefix: str = "") -> int:
+    """Removes the entries whose keys begin with `prefix`, and what killed processes left; returns
+    the number of bytes freed. Processes that have an entry open can still read it."""
     freed = 0
     for path in sorted(folder().iterdir()) if folder().is_dir() else ():
-        hidden = path.name.startswith(".")
-        if path.suffix == ".lock" or not path.name.removeprefix(".").startswith(only):
+        if path.suffix == ".lock" or not path.name.removeprefix(".").startswith(prefix):
             continue
-        if hidden and _is_being_built(path):
+        if path.name.startswith(".") and _is_being_built(path):
             continue
         freed += sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
         _remove(path)
@@ -267,9 +250,7 @@ def _is_being_built(path: pathlib.Path) -> bool:
 
 
 def _remove(path: pathlib.Path) -> None:
-    """Rename first: what is half removed must not be found."""
-    if not path.exists():
-        return
+    """Removes a folder; renames it first, so that no process finds it incomplete."""
     gone = path.parent / f".{path.name.lstrip('.').partition('-')[0]}-{secrets.token_hex(4)}"
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, gone)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfm.data import cache
 from tfm.data.draws import hashed, key_of, permuted
-from tfm.data.plan.order import Drawn, Kind
+from tfm.data.plan.order import Drawn, Kind, Plan
 
 CANDIDATES = 512  # lengths at which a bucket may end
 
@@ -77,7 +77,7 @@ def best_edges(lengths_NS: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarra
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Buckets:
+class Buckets(Plan):
     """Visits every row exactly once per epoch.
 
     A bucket is read in full batches. Its remainder, less than a batch, is passed to the next

@@ -1,11 +1,12 @@
 """Batch plans: which rows form the batch at (seed, step); and batches made ahead of their step."""
 
 import dataclasses
-import queue
-import threading
+import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,21 +40,22 @@ class Kind(NamedTuple):
     drawn: Drawn
 
 
-class Plan(Protocol):
+class Plan:
     """Maps a step to the rows and the shape of its batch.
 
     The shape does not depend on the seed, so runs of different seeds can be stacked.
     """
 
-    def draw(self, step: int) -> Drawn: ...
+    def draw(self, step: int) -> Drawn:
+        raise NotImplementedError
 
     def kinds(self) -> Sequence[Kind]:
-        """Lists the shapes of all batches."""
-        ...
+        """Lists the shapes of all batches; by default there is one."""
+        return (Kind(1.0, self.draw(0)),)
 
 
 @dataclasses.dataclass(frozen=True)
-class Epochs:
+class Epochs(Plan):
     """Visits every row exactly once per epoch, in a fresh order. A batch may contain the end of
     one epoch and the beginning of the next."""
 
@@ -69,12 +71,9 @@ class Epochs:
     def draw(self, step: int) -> Drawn:
         return Drawn(self.rows(step))
 
-    def kinds(self) -> Sequence[Kind]:
-        return (Kind(1.0, self.draw(0)),)
-
 
 @dataclasses.dataclass(frozen=True)
-class Streams:
+class Streams(Plan):
     """Cuts a text into one stream per batch row; each batch continues the previous one.
 
     Every epoch starts over. The remainder at the end, fewer rows than a batch has, is not read.
@@ -95,9 +94,6 @@ class Streams:
         window_B = np.arange(self.size, dtype=np.int64) * self.steps + place
         return Drawn(window_B * self.next_row, begins_B=np.full(self.size, place == 0))
 
-    def kinds(self) -> Sequence[Kind]:
-        return (Kind(1.0, self.draw(0)),)
-
 
 class Prefetch(Generic[T]):
     """Computes `make(step)` for the steps from `begin` to `end` − 1 in a thread, `depth` ahead.
@@ -108,42 +104,21 @@ class Prefetch(Generic[T]):
 
     def __init__(self, make: Callable[[int], T], begin: int, end: int, depth: int = 2):
         self.waited = 0.0
-        self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
-        self._closed = threading.Event()
-        work = make, begin, end
-        self._thread = threading.Thread(target=self._run, args=work, name="prefetch", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._batches = (self._pool.submit(make, step) for step in range(begin, end))
+        self._ahead = deque(itertools.islice(self._batches, depth + 1))  # one is being made
 
     def next(self) -> T:
         begin = time.monotonic()
-        batch, error = self._queue.get()
+        if not self._ahead:
+            raise IndexError("there is no batch after the last step")
+        batch = self._ahead.popleft().result()
         self.waited += time.monotonic() - begin
-        if error is not None:
-            raise error
-        return batch  # type: ignore[return-value]
+        self._ahead.extend(itertools.islice(self._batches, 1))
+        return batch
 
     def __enter__(self) -> "Prefetch[T]":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self, make: Callable[[int], T], begin: int, end: int) -> None:
-        for step in range(begin, end):
-            try:
-                item: tuple[Any, BaseException | None] = make(step), None
-            except BaseException as e:
-                item = None, e
-            if not self._put(item) or item[1] is not None:
-                return
-        self._put((None, IndexError(f"no batch after step {end - 1}")))
-
-    def _put(self, item: tuple[Any, BaseException | None]) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
+        self._pool.shutdown(cancel_futures=True)

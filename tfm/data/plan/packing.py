@@ -12,7 +12,7 @@ from rich.progress import track
 from tfm.data import cache
 from tfm.data.dataset import spans
 from tfm.data.draws import key_of, shuffled
-from tfm.data.plan.order import Drawn, Epochs, Kind, Packing
+from tfm.data.plan.order import Drawn, Epochs, Packing, Plan
 
 OPEN = 128  # packed rows that may still receive a row
 BLOCK = 1 << 16  # rows whose lengths are converted to Python integers at a time
@@ -80,7 +80,7 @@ def first_fit(lengths_NS: np.ndarray, room_S: Sequence[int], most: int = OPEN) -
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PackedRows:
+class PackedRows(Plan):
     """Visits every packed row, and so every row of the data set, once per epoch in a fresh order.
 
     Which rows are packed together is the same in all epochs and for all seeds.
@@ -97,6 +97,3 @@ class PackedRows:
         row_N = np.repeat(np.arange(self.size), end_B - begin_B)
         packing = Packing(row_N, self.size, self.rows.lengths)
         return Drawn(self.rows.order[spans(begin_B, end_B - begin_B)], packing=packing)
-
-    def kinds(self) -> Sequence[Kind]:
-        return (Kind(1.0, self.draw(0)),)
