@@ -9,9 +9,9 @@ import pytest
 
 from tests.helpers.runs import Silent
 from tfm.cli import main as cli
-from tfm.cli.eval import evaluate
 from tfm.config.names import UserError
 from tfm.interop.folder import import_folder
+from tfm.run.evaluation import evaluate
 from tfm.run.spec import read
 from tfm.train import loop
 

@@ -17,10 +17,10 @@ import tfm
 from tests.helpers.runs import Silent
 from tfm.cli import main as cli
 from tfm.cli import neighbors
-from tfm.cli.eval import evaluate
 from tfm.cli.tag import tag
 from tfm.config.names import UserError
 from tfm.explain.explain import explain
+from tfm.run.evaluation import evaluate
 from tfm.run.spec import read
 from tfm.run.text import text_writer
 from tfm.train import loop
@@ -160,9 +160,9 @@ def test_eval_measures_what_translate_writes(runs, capsys, monkeypatch):
         assert found["exact"] == np.mean([a == b for a, b in zip(lines, wanted, strict=True)])
         assert "case:lc" in found["signatures"]["bleu"]
         assert "tok:13a" in found["signatures"]["bleu"]
-        lengths = found["by_source_length"]
-        assert sum(one["examples"] for one in lengths) == 20
-        assert lengths[0]["tokens"] == "1–10"
+        lengths = {name: x for name, x in found.items() if name.endswith(" tokens")}
+        assert sum(part["examples"] for part in lengths.values()) == 20
+        assert next(iter(lengths)) == "1–10 tokens"
     beams = json.loads(
         output(
             capsys, "translate", folder, "katze", "--beams=3", "--n_best=2", "--max_new=6", "--json"
@@ -204,7 +204,9 @@ def test_a_task_of_a_mixture_is_read_as_in_training(runs, capsys):
         output(capsys, "translate", folder, f"--file=v.{side}", f"--part={part}", "--max_new=5")
         for part, side in enumerate(("de", "en"))
     ]
-    found = json.loads(output(capsys, "eval", folder, "--generate", "--max_new=5"))["generation"]
+    found = json.loads(output(capsys, "eval", folder, "--generate", "--max_new=5"))["generation"][
+        "parts"
+    ]
     assert len(found) == 2
     for said, own, side in zip(lines, found.values(), ("en", "de"), strict=True):
         wanted = pathlib.Path(f"v.{side}").read_text().splitlines()
@@ -346,7 +348,7 @@ def test_neighbors_by_definition(runs, capsys):
         ("text", ["classify", "RUN", "a"], "objective='next_token', not by classify"),
         ("text", ["tag", "RUN", "a"], "objective='next_token', not by tag"),
         ("text", ["fill", "RUN", "a [MASK]"], "objective='next_token', not by masked_lm"),
-        ("text", ["eval", "RUN", "--generate"], "--generate: it is for pairs of texts"),
+        ("text", ["eval", "RUN", "--generate"], "generation needs pairs of texts"),
         ("text", ["eval", "RUN", "--beams=3"], "--beams is for what a model writes: --generate"),
         ("labels", ["generate", "RUN", "a"], "objective='classify', which does not teach it"),
         (

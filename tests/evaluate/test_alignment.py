@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from tfm.config.names import UserError
 from tfm.data.datasets import open_dataset
-from tfm.evaluate.alignment import alignment
+from tfm.evaluate.alignment import Alignment, alignment
+from tfm.objectives.seq2seq import Seq2Seq
 
 COUNT = 21
 
@@ -28,10 +28,9 @@ class Looking:
         return None, {"decoder": {"cross_weights_NBHTS": weights_NBHTS}}
 
 
-def loaded(family="encoder_decoder", **spec):
-    return SimpleNamespace(
-        spec=SimpleNamespace(family=family, **spec), model=Looking(), variables={}
-    )
+SPEC = SimpleNamespace(has_source=True, attends=True)
+DEAF = SimpleNamespace(has_source=True, attends=False)
+LOADED = SimpleNamespace(spec=SPEC, model=Looking(), variables={})
 
 
 def test_the_share_of_words_whose_source_is_looked_at():
@@ -44,7 +43,7 @@ def test_the_share_of_words_whose_source_is_looked_at():
             first += true == 0
             before += true == max(place - 1, 0)  # with no weight anywhere, the first
         begin += length
-    found = alignment(loaded(), valid, test, size=8)
+    found = alignment(LOADED, valid, test, size=8)
     shares = np.array([same, first, before]) / begin
     np.testing.assert_allclose(np.ravel(found["heads"])[:3], shares)
     assert (found["layer"], found["head"]) == (0, 0)  # more often right than the others
@@ -52,13 +51,17 @@ def test_the_share_of_words_whose_source_is_looked_at():
 
 
 @pytest.mark.parametrize(
-    ("data", "run", "message"),
+    ("data", "spec", "message"),
     [
-        ("reverse", loaded(), "do not say which word comes from which.*english_french"),
-        ("english_french", loaded("seq2seq", attends=False), "has no attention"),
+        ("reverse", SPEC, "needs data with word alignments; english_french"),
+        (
+            "english_french",
+            SimpleNamespace(has_source=True, attends=False),
+            "attends to its source",
+        ),
     ],
 )
-def test_what_has_no_alignment_is_refused(data, run, message):
+def test_what_has_no_alignment_is_refused(data, spec, message):
     dataset = open_dataset(data, "valid", COUNT, 0)
-    with pytest.raises(UserError, match=message):
-        alignment(run, dataset, dataset, 8)
+    assert message in Alignment().refuses(spec, Seq2Seq(), dataset)
+    assert Alignment().refuses(SPEC, Seq2Seq(), open_dataset("english_french", "valid", 3)) is None

@@ -11,10 +11,10 @@ import pytest
 from tests.helpers.huggingface import weights, write
 from tests.parity import parity_cases as cases
 from tfm.cli import main as cli
-from tfm.cli.eval import evaluate
 from tfm.config.names import UserError
 from tfm.interop import folder
 from tfm.interop.convert import FAMILIES, from_huggingface
+from tfm.run.evaluation import evaluate
 from tfm.run.load import load
 
 

@@ -12,10 +12,10 @@ import pytest
 import tfm
 from tests.conftest import tables_of_its_own
 from tfm.cli import main as cli
-from tfm.cli.eval import evaluate
 from tfm.config import files as config
 from tfm.config import provenance
 from tfm.config.names import UserError
+from tfm.run.evaluation import evaluate
 from tfm.run.folder import Folder
 from tfm.run.spec import read
 from tfm.train import loop

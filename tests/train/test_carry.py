@@ -12,12 +12,12 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tests.helpers.runs import Silent, arrays, assert_same, lines
 from tests.parity.torch_models import cell_tree
-from tfm.cli.eval import evaluate
 from tfm.config.names import UserError
 from tfm.evaluate import leaks
 from tfm.evaluate.loss import measure
 from tfm.objectives.batches import train_batch
 from tfm.run import spec
+from tfm.run.evaluation import evaluate
 from tfm.run.plan import plan_of
 from tfm.train import loop
 from tfm.train.structure import compiled, numbers_of

@@ -13,11 +13,13 @@ from flax.traverse_util import flatten_dict
 import tfm
 from tests.helpers.huggingface import write
 from tests.helpers.runs import Silent, arrays
-from tfm.cli.eval import evaluate
 from tfm.config.files import load
 from tfm.config.names import UserError
 from tfm.config.spec import replaced
+from tfm.evaluate.baselines import Baselines
+from tfm.evaluate.word_vectors import WordVectors
 from tfm.interop.folder import import_folder
+from tfm.run.evaluation import evaluate
 from tfm.run.spec import RunSpec, read
 from tfm.train import loop
 
@@ -113,9 +115,10 @@ def test_vectors_of_word2vec_become_an_embedding(tmp_path):
     of(text_run(tmp_path / "a.txt", vectors, "word2vec(negatives=2)"), tmp_path / "w2v")
     (tmp_path / "words.tsv").write_text("t\th\t3\na\tc\t2\no\tn\t1\n")
     words = (str(tmp_path / "words.tsv"),)
-    found, _ = evaluate(str(tmp_path / "w2v"), baselines=True, words=words)
-    assert found["identity"]["least"] == pytest.approx(np.sqrt(1 - 8 / 10))
-    assert found["identity"]["least"] <= found["identity"]["distance"] <= 1
+    evaluators = {"words": WordVectors(files=words), "baselines": Baselines()}
+    found, _ = evaluate(str(tmp_path / "w2v"), evaluators=evaluators)
+    assert found["words"]["least"] == pytest.approx(np.sqrt(1 - 8 / 10))
+    assert found["words"]["least"] <= found["words"]["distance"] <= 1
     assert -1 <= found["words"][words[0]]["spearman"] <= 1
     assert found["baselines"]["trigram"]["loss"] < found["baselines"]["unigram"]["loss"]
     init = {"init_from": str(tmp_path / "w2v")}

@@ -11,10 +11,10 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.runs import Silent
-from tfm.cli.eval import evaluate
 from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.run import spec
+from tfm.run.evaluation import evaluate
 from tfm.train import loop, structure
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import Silent
-from tfm.cli.eval import evaluate
 from tfm.config.names import UserError
 from tfm.data.tokenizers import trained
 from tfm.data.tokenizers.tokenizer import loads
 from tfm.interop.folder import export_folder
+from tfm.run.evaluation import evaluate
 from tfm.run.identity import identity
 from tfm.run.load import load
 from tfm.run.spec import open_data, read

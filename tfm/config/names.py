@@ -133,7 +133,7 @@ def _fits(value: Any, annotation: Any) -> bool:
     kinds = (
         typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     )
-    if not all(kind in (int, float, str, bool, tuple, types.NoneType) for kind in kinds):
+    if not all(kind in (int, float, str, bool, tuple, dict, types.NoneType) for kind in kinds):
         kinds = (int, float)  # an array, for which a config can give one number
     return type(value) in kinds or (float in kinds and type(value) is int)
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from tfm.data.datasets import DATASETS
 from tfm.data.tokenizers import TOKENIZERS
+from tfm.evaluate.table import EVALUATORS
 from tfm.layers.feedforward import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.recurrent import CELLS, Cell
+from tfm.models.spec import FAMILIES, Family
 from tfm.objectives.table import OBJECTIVES, Objective
 from tfm.ops.mask import Mask
 from tfm.ops.masks import MASKS
@@ -29,9 +31,11 @@ TABLES: dict[str, MutableMapping[str, Any]] = {
     "MIXERS": MIXERS,
     "FEEDFORWARDS": FEEDFORWARDS,
     "CELLS": CELLS,
+    "FAMILIES": FAMILIES,
     "DATASETS": DATASETS,
     "TOKENIZERS": TOKENIZERS,
     "OBJECTIVES": OBJECTIVES,
+    "EVALUATORS": EVALUATORS,
     "OPTIMIZERS": OPTIMIZERS,
     "SCHEDULES": SCHEDULES,
 }
@@ -45,9 +49,11 @@ ENTRIES: dict[str, tuple[type, ...]] = {
     "MIXERS": (Mixer, types.FunctionType),
     "FEEDFORWARDS": (type,),
     "CELLS": (Cell,),
+    "FAMILIES": (Family,),
     "DATASETS": (types.FunctionType,),
     "TOKENIZERS": (types.FunctionType,),
     "OBJECTIVES": (Objective, types.FunctionType, type),
+    "EVALUATORS": (types.FunctionType, type),
     "OPTIMIZERS": (types.FunctionType,),
     "SCHEDULES": (types.FunctionType, type),
 }

@@ -1,24 +1,48 @@
-"""Which source word does a decoder look at when it emits a word? Beside the true alignment.
+"""Alignment: how often a decoder attends to the source word that a target word comes from.
 
-Bahdanau et al. 2015, §5.2.1. The word that is emitted is the target's (teacher forcing), and the
-word that is looked at is where a head's weights are greatest.
+Bahdanau et al. 2015, §5.2.1. The decoder reads the target (teacher forcing); it attends to the
+source word with the largest weight of a head.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 import numpy as np
 
-from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.metric import HIGH, Metric
+from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.seq2seq import Seq2Seq
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alignment(Evaluator):
+    """Computes how often the best head is right; it is chosen on another split."""
+
+    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+        return (Metric("right", HIGH, most=1.0, headline=True),)
+
+    def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
+        if dataset.form != "pairs" or dataset.take(np.zeros(1, np.int64)).alignment is None:
+            return "needs data with word alignments; english_french and english_chinese have them"
+        if not spec.has_source or not spec.attends:
+            return "needs a decoder that attends to its source"
+        return None
+
+    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
+        other = "train" if self.split == "valid" else "valid"
+        chosen_on = dataclasses.replace(self, rows=len(dataset)).limited(context.data(other))
+        tree = alignment(context, chosen_on, dataset, context.batch)
+        return Result({"right": tree.pop("right")}, details={"chosen_on": other, **tree})
+
+
 def alignment(loaded: Any, chosen_on: Dataset, dataset: Dataset, size: int) -> dict[str, Any]:
-    """The share of target words for which the best head is right. Which head that is was chosen on
-    other examples. Beside it, all heads of each layer, and the place of the word itself."""
+    """Returns the share of target words for which the best head, chosen on other examples, is
+    right; those of all heads; and that of the source word at the same position."""
     chosen_NH, _ = right(loaded, chosen_on, size)
     right_NH, same_place = right(loaded, dataset, size)
     layer, head = np.unravel_index(np.argmax(chosen_NH), chosen_NH.shape)
@@ -32,15 +56,8 @@ def alignment(loaded: Any, chosen_on: Dataset, dataset: Dataset, size: int) -> d
 
 
 def right(loaded: Any, dataset: Dataset, size: int) -> tuple[np.ndarray, float]:
-    """NH: the share of target words for which each head of each layer is right; and that of the
-    source word at the same place."""
-    if dataset.form != "pairs" or dataset.take(np.zeros(1, np.int64)).alignment is None:
-        raise UserError(
-            "--alignment: the data do not say which word comes from which; those that do: "
-            "english_french, english_chinese"
-        )
-    if loaded.spec.family == "seq2seq" and not loaded.spec.attends:
-        raise UserError("--alignment: this model has no attention: attention.score='none'")
+    """Returns the share of target words for which each head of each layer is right (NH), and that
+    of the source word at the same position."""
     step = jax.jit(functools.partial(_looked_at, loaded.model))
     total, found, same = 0, 0, 0
     for number, batch in enumerate(eval_batches(Seq2Seq(), dataset, size)):
@@ -59,9 +76,9 @@ def right(loaded: Any, dataset: Dataset, size: int) -> tuple[np.ndarray, float]:
 
 
 def _looked_at(module: Any, variables: Any, inputs: Any) -> Any:
-    """NHBT: the place in the source where the weights are greatest."""
-    _, found = module.apply(variables, **inputs, capture=("weights",))
-    decoder = found["decoder"]
+    """Returns the place in the source with the largest weight (NHBT)."""
+    _, intermediates = module.apply(variables, **inputs, capture=("weights",))
+    decoder = intermediates["decoder"]
     if "cross_weights_NBHTS" in decoder:
         weights_NBHTS = decoder["cross_weights_NBHTS"]
     else:

@@ -14,15 +14,21 @@ from tfm.objectives.base import Objective
 
 Metrics = dict[str, float]
 SPLITS = ("train", "valid", "test")
+NO_METRIC = ("step", "split", "evaluator", "slice", "after")  # in a line of the log
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Metrics on all examples and on slices of them, and details that are not numbers."""
+    """Metrics on all examples and on slices of them, and details that are not metrics."""
 
     metrics: Metrics
     slices: Mapping[str, Metrics] = dataclasses.field(default_factory=dict)
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """Everything side by side, as `tfm eval` prints it."""
+        return {**self.metrics, **self.slices, **self.details}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +41,9 @@ class EvalContext:
     objective: Objective
     eval_step: Callable[..., dict[str, Array]]  # (variables, batch) → sums for each example
     data: Callable[[str], Dataset]  # opens a split
+    source: Callable[[str], Any]  # returns the Source of a split
     batch: int  # examples that are evaluated at a time
-    run: Any = None  # the run as `tfm.load` returns it, for evaluators that read and write text
+    writer: Callable[[int | None], Any]  # generates text; for a mixture, of a given part
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +104,7 @@ class Evaluation:
     def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
         return self.evaluator.declares(objective, dataset)
 
-    def line(self, result: Result) -> Iterator[dict[str, Any]]:
+    def lines(self, result: Result) -> Iterator[dict[str, Any]]:
         """Yields the lines of the log: one for all examples, one for each slice."""
         where = {"split": self.split, "evaluator": self.name}
         yield {**where, **result.metrics}
@@ -118,6 +125,7 @@ def evaluation(key: str, text: Any, tests: Iterable[str]) -> Evaluation:
             f"{key}: {str(text)!r}: unknown split {split!r}; write 'train', 'valid', 'test' or an "
             f"entry of data.tests, which has {', '.join(map(repr, known)) or 'none'}"
         )
+    evaluator = dataclasses.replace(evaluator, split=split)
     return Evaluation(key, str(text), evaluator.name or text.names[0], split, evaluator)
 
 
@@ -136,6 +144,25 @@ def check_evaluations(
                 f"{x.key}: the results of {x.text!r} on {x.split!r} have the name of those of "
                 f"{other}; tell them apart with the option name='…'"
             )
+
+
+def results_of(
+    log: Iterable[Mapping[str, Any]], details: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns the results of evaluators for a summary, from the lines of one step of the log."""
+    results = dict[str, dict[str, Any]]()
+    for line in log:
+        if "evaluator" in line:
+            key = f"{line['split']}:{line['evaluator']}"
+            blank = {"metrics": {}, "slices": {}, "details": dict(details.get(key, {}))}
+            where = {"name": line["evaluator"], "split": line["split"]}
+            result = results.setdefault(key, where | blank)
+            metrics = {name: x for name, x in line.items() if name not in NO_METRIC}
+            if "slice" in line:
+                result["slices"][line["slice"]] = metrics
+            else:
+                result["metrics"] = metrics
+    return list(results.values())
 
 
 def always(data: Mapping[str, Dataset]) -> list[str]:

@@ -1,7 +1,7 @@
-"""What a model writes, beside what it should: BLEU, chrF and exact matches, by source length."""
+"""Generation: BLEU, chrF and exact matches of generated targets, by source length."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,9 @@ from tfm.data.dataset import Dataset
 from tfm.data.mixture import Mixture
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Prompt
-from tfm.run.text import TextWriter, text_writer
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.metric import HIGH, Metric
+from tfm.objectives.base import EXACT, Objective
 
 EDGES = (10, 20, 30, 50)  # of source lengths, in tokens
 
@@ -25,32 +27,80 @@ class Scoring:
     tokenize: str = "13a"
 
 
+METRICS = (
+    Metric("bleu", HIGH, most=100.0, headline=True),
+    Metric("chrf", HIGH, most=100.0, headline=True),
+    EXACT,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generation(Evaluator):
+    """Generates the target of each source; slices are ranges of source lengths, in tokens."""
+
+    beams: int = 1
+    max_new: int | None = None  # None: twice the longest target and 10
+    decoding: dict | None = None  # other settings of DecodeSpec
+    lower: bool = False  # ignore case
+    tokenize: str = "13a"  # sacrebleu's tokenizer
+
+    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+        return METRICS
+
+    def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
+        if dataset.form != "pairs" or dataset.decode is None:
+            return "needs pairs of texts, a source and its target"
+        if not spec.decodes:
+            return "needs a model that generates text"
+        to_spec(DecodeSpec, self.settings)
+        return None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings = {"beams": self.beams, "max_new": self.max_new, **(self.decoding or {})}
+        return {name: x for name, x in settings.items() if x is not None}
+
+    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
+        source = context.source(self.split)
+        scoring = Scoring(self.lower, self.tokenize)
+        tree = generation(context.writer, source, dataset, self.settings, scoring, context.batch)
+        if isinstance(source, Mixture):
+            parts = {name: _metrics(part) for name, part in tree.items()}
+            means = {x.name: float(np.mean([p[x.name] for p in parts.values()])) for x in METRICS}
+            return Result(means, parts, {"parts": tree})
+        slices = tree.pop("by_source_length")
+        details = {name: x for name, x in tree.items() if name not in _metrics(tree)}
+        return Result(_metrics(tree), slices, details)
+
+
+def _metrics(tree: dict[str, Any]) -> dict[str, float]:
+    return {metric.name: tree[metric.name] for metric in METRICS}
+
+
 def generation(
-    loaded: Any,
+    text_writer: Callable[[int | None], Any],
     source: Any,
     dataset: Dataset,
     settings: dict[str, Any],
     scoring: Scoring,
     batch: int,
 ) -> dict[str, Any]:
-    """Of the rows of `dataset`, which `source` opened: scores of what the model writes. Of a
-    mixture, those of each part."""
-    if dataset.form != "pairs" or dataset.decode is None:
-        raise UserError("--generate: it is for pairs of texts, a source and its target")
+    """Returns the scores of generated targets for the rows of `dataset`, which `source` opened; for
+    a mixture, those of each part."""
     if isinstance(source, Mixture):
         parts = list(dataset.parts.items())
         if not parts:
             raise UserError("--generate: a mixture is measured on valid or test, part by part")
         return {
             name: _measured(
-                text_writer(loaded, number if source.tells else None),
+                text_writer(number if source.tells else None),
                 references(part),
                 *(part, settings, scoring, batch),
             )
             for number, (name, part) in enumerate(parts)
         }
     wanted = references(dataset)
-    return _measured(text_writer(loaded), wanted, dataset, settings, scoring, batch)
+    return _measured(text_writer(None), wanted, dataset, settings, scoring, batch)
 
 
 def references(dataset: Dataset) -> list[str]:
@@ -65,7 +115,7 @@ def references(dataset: Dataset) -> list[str]:
 
 
 def _measured(
-    writer: TextWriter,
+    writer: Any,
     wanted: Sequence[str],
     dataset: Dataset,
     settings: dict[str, Any],
@@ -128,20 +178,15 @@ def _exact(said: Sequence[str], wanted: Sequence[str], lower: bool) -> list[bool
 
 def by_length(
     said: Sequence[str], wanted: Sequence[str], length_N: np.ndarray, scoring: Scoring
-) -> list[dict[str, Any]]:
-    """The same scores, of sources of similar lengths."""
+) -> dict[str, dict[str, Any]]:
+    """Returns the scores of sources of similar lengths."""
     group_N = np.searchsorted(EDGES, length_N)
-    found = []
+    out = {}
     for group in np.unique(group_N):
         rows = np.flatnonzero(group_N == group).tolist()
-        one, other = ([side[row] for row in rows] for side in (said, wanted))
+        texts, targets = ([side[row] for row in rows] for side in (said, wanted))
         low = EDGES[group - 1] + 1 if group else 1
         high = f"–{EDGES[group]}" if group < len(EDGES) else " and more"
-        found.append(
-            {
-                "tokens": f"{low}{high}",
-                "examples": len(rows),
-                **scores(one, other, scoring, signatures=False),
-            }
-        )
-    return found
+        metrics = scores(texts, targets, scoring, signatures=False)
+        out[f"{low}{high} tokens"] = {"examples": len(rows), **metrics}
+    return out

@@ -45,6 +45,7 @@ class ModelSpec(Spec):
 
     # Capabilities. Code outside of tfm/models asks for these, never for the name of the family.
     has_source = False  # reads a source and predicts a target
+    word_vectors = False  # its parameters are one or two matrices of word vectors
     packs = False  # accepts segments, so one row may hold several examples
     max_length = cast(Any, None)  # longest input that it accepts; None: any
 
@@ -409,6 +410,8 @@ KINDS = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Word2VecSpec(ModelSpec):
     """Two matrices, no bias, no activation."""
+
+    word_vectors = True
 
     family: str = "word2vec"
     kind: Named = choice(lambda: KINDS, "skip_gram")

@@ -11,10 +11,11 @@ from tfm.data.dataset import Dataset, Examples
 from tfm.metric import LOW, Metric
 from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
 from tfm.objectives.scores import (
-    CORRELATIONS,
     F1,
     MACRO_F1,
     MATTHEWS,
+    PEARSON,
+    SPEARMAN,
     class_scores,
     correlations,
 )
@@ -116,7 +117,7 @@ class Regress(Classify):
         }
 
     def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
-        return Metric("loss", LOW, unit="squared error", headline=True), *CORRELATIONS
+        return Metric("loss", LOW, unit="squared error", headline=True), PEARSON, SPEARMAN
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         loss = float(np.sum(sums["loss"]) / np.sum(sums["count"]))

@@ -10,10 +10,8 @@ from tfm.metric import HIGH, Metric
 MACRO_F1 = Metric("macro_f1", HIGH, most=1.0)
 MATTHEWS = Metric("matthews", HIGH, -1.0, 1.0)
 F1 = Metric("f1", HIGH, most=1.0)  # of the second of two classes
-CORRELATIONS = (
-    Metric("pearson", HIGH, -1.0, 1.0, headline=True),
-    Metric("spearman", HIGH, -1.0, 1.0),
-)
+PEARSON = Metric("pearson", HIGH, -1.0, 1.0, headline=True)
+SPEARMAN = Metric("spearman", HIGH, -1.0, 1.0)
 ENTITY_SCORES = (
     Metric("entity_precision", HIGH, most=1.0),
     Metric("entity_recall", HIGH, most=1.0),

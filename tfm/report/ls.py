@@ -88,7 +88,7 @@ def _read(path: pathlib.Path, name: str) -> Listed:
         best, step = summary["best"], summary["steps"]
         return Listed(**known, status=summary["status"], best=best, step=step)
     lines = folder.read_log()
-    valid = [x for x in lines if x["split"] == "valid" and x.get("loss") is not None]
+    valid = [x for x in folder.read_log("valid") if x.get("loss") is not None]
     best = min(valid, key=lambda line: line["loss"]) if valid else None
     if best is not None:
         best = {key: value for key, value in best.items() if key != "split"}

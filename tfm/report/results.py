@@ -199,7 +199,7 @@ def _run(path: pathlib.Path, known: Mapping[str, Any], settings: Mapping[str, An
         profiles=[_digest(profile) for profile in (profiles or {}).get("profiles", ())],
         parameters=summary["parameters"],
         flops=summary["flops"],
-        seconds=_seconds(folder.read_log(), summary["steps"]),
+        seconds=_seconds(folder.read_log("train"), summary["steps"]),
         metrics=values(summary),
         best=limits.get("best"),
         floors=limits.get("floors", {}),
@@ -218,7 +218,6 @@ def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
 
     The first line is left out: it includes compilation.
     """
-    lines = [line for line in lines if line["split"] == "train"]
     ends = [0, *(line["step"] for line in lines)]
     per_step = [
         line["seconds"] / (end - start)

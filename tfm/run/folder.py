@@ -78,7 +78,7 @@ def _check_file(name: str, tree: Any) -> None:
         case "metrics.jsonl":
             _check(tree, step=int, split=str)
             needed = {"train": {"seconds": NUMBER}, "valid": {"loss": NUMBER}}
-            _check(tree, **needed.get(tree["split"], {}))
+            _check(tree, **needed.get("" if "evaluator" in tree else tree["split"], {}))
         case _:
             _check(tree)
 
@@ -327,12 +327,16 @@ class Folder:
             raise UserError(f"cannot write {self.path / LOG}: {e.strerror}") from e
         self.logged = zlib.crc32(text.encode(), self.logged)
 
-    def read_log(self) -> list[dict[str, Any]]:
-        """Returns the lines of the log, without a last one that a kill has cut off."""
+    def read_log(self, split: str | None = None) -> list[dict[str, Any]]:
+        """Returns the lines of the log, without a last one that a kill has cut off.
+
+        With `split`, only the lines of training ("train"), or of the objective's metrics ("valid").
+        """
         lines, error = self._log_lines()
         if error:
             raise self._damaged(LOG, error)
-        return [line for line, _ in lines]
+        plain = [line for line, _ in lines if split is None or "evaluator" not in line]
+        return [line for line in plain if split in (None, line["split"])]
 
     def logged_until(self, step: int) -> int:
         """Returns the checksum of the log up to a step."""
@@ -345,7 +349,9 @@ class Folder:
         self.logged = zlib.crc32(text.encode())
 
     def _until(self, step: int) -> str:
-        return "".join(text + "\n" for line, text in self._log_lines()[0] if line["step"] <= step)
+        """Returns the log up to a step. Evaluations after training come after its checkpoint."""
+        lines = [(line, text) for line, text in self._log_lines()[0] if "after" not in line]
+        return "".join(text + "\n" for line, text in lines if line["step"] <= step)
 
     def _log_lines(self) -> tuple[list[tuple[dict[str, Any], str]], str]:
         """Returns the readable lines, parsed and as text, up to the first that is damaged.

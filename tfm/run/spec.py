@@ -15,6 +15,8 @@ from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset, open_splits
 from tfm.data.files import ON_BAD
 from tfm.data.tokenizers import TOKENIZERS
+from tfm.evaluate.evaluator import Evaluation, check_evaluations, evaluation
+from tfm.evaluate.table import EVALUATORS
 from tfm.models.common import check_packable
 from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec
 from tfm.objectives.base import Objective
@@ -95,6 +97,15 @@ class TrainSpec(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateSpec(Spec):
+    """Evaluations besides those that every run has: the objective's metrics on the validation data
+    whenever it is evaluated, and on `data.tests` at the end."""
+
+    during: tuple[Named, ...] = call(lambda: EVALUATORS, ())  # whenever the run is evaluated
+    after: tuple[Named, ...] = call(lambda: EVALUATORS, ())  # once, after the last step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec(Spec):
     seed: int = field(0, least=0, below=2**32)
     objective: Named = call(lambda: OBJECTIVES)
@@ -102,6 +113,17 @@ class RunSpec(Spec):
     data: DataSpec
     optimizer: OptimizerSpec = OptimizerSpec()
     train: TrainSpec
+    evaluate: EvaluateSpec = EvaluateSpec()
+
+    @property
+    def during(self) -> list[Evaluation]:
+        return [evaluation("evaluate.during", x, self.data.tests) for x in self.evaluate.during]
+
+    @property
+    def after(self) -> list[Evaluation]:
+        """Evaluations of the trained model that `during` does not have."""
+        texts = [text for text in self.evaluate.after if text not in self.evaluate.during]
+        return [evaluation("evaluate.after", text, self.data.tests) for text in texts]
 
     def check(self) -> None:
         families, family = self.objective.entry.families, self.model.family
@@ -208,6 +230,9 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
     """
     data, objective = run.data, run.objective.entry
     counts = {"train": data.examples, "valid": data.valid_examples}
+    evaluations = [*run.during, *run.after]
+    if any(x.split == "test" for x in evaluations):
+        counts["test"] = data.valid_examples
     found = open_splits(data.dataset, counts, data.seed, vocabulary, data.reading)
     for text in data.tests:
         found[str(text)] = open_dataset(
@@ -232,6 +257,8 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)
     _check_shapes(model.build(), objective, found)
+    if evaluations:
+        check_evaluations(evaluations, model, objective, found)
     return run, found
 
 

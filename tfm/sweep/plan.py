@@ -148,7 +148,7 @@ class _Base:
         run = self._run(replaced(RunSpec, self.tree, changes))
         data = run.data
         key = (
-            *(run.model, run.objective, data.dataset, data.tests, data.reading),
+            *(run.model, run.objective, run.evaluate, data.dataset, data.tests, data.reading),
             *(data.examples, data.valid_examples),
         )
         if key not in self.opened:
@@ -178,7 +178,7 @@ class _Base:
     def _open(self, run: RunSpec) -> _Opened:
         """Raise what only the data can show, and entries that come from unrelated files."""
         run, data = open_data(run)
-        metrics = available(run.objective.entry, (), data)
+        metrics = available(run.objective.entry, [*run.during, *run.after], data)
         key = resolve(self.study.metric, metrics)
         entries = configs.user_entries(run)
         for name, entry in entries.items():

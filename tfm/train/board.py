@@ -43,9 +43,10 @@ class Board:
             self.events = EventsWriter(os.path.join(self.folder, "events"))
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self.events.write_event(event(session_log=start))
+        group = "/".join(line[x] for x in ("split", "evaluator", "slice") if x in line)
         for name, value in line.items():
-            if name not in ("step", "split"):
-                scalar = summary.scalar(f"{line['split']}/{name}", value)
+            if name not in ("step", "split", "evaluator", "slice", "after"):
+                scalar = summary.scalar(f"{group}/{name}", value)
                 self.events.write_event(event(summary=scalar))
         self.events.flush()
 

@@ -6,12 +6,13 @@ part of the state, and lines that a checkpoint does not cover are written again.
 """
 
 import contextlib
+import dataclasses
 import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -25,12 +26,15 @@ from tfm.data.dataset import Dataset
 from tfm.data.plan.order import Prefetch
 from tfm.evaluate import leaks, loss
 from tfm.evaluate.baselines import floors
+from tfm.evaluate.evaluator import Evaluation, always, results_of
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
+from tfm.run.evaluation import context_of
 from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.run.identity import identity, init_digest, profiles, record_profile
 from tfm.run.library_code import is_stale
+from tfm.run.load import LoadedRun
 from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, TrainSpec, open_data
 from tfm.runtime import check_memory, settings
@@ -276,9 +280,30 @@ class _Training:
         return state.replace(metrics=steps.zero_metrics())
 
     def _evaluate(self, done: int, state: TrainState) -> float:
-        found = self._measure(state, self.data["valid"])
-        self._write({"step": done, "split": "valid", **found})
-        return found["loss"]
+        metrics = self._measure(state, self.data["valid"])
+        self._write({"step": done, "split": "valid", **metrics})
+        self._run_evaluations(self.spec.during, done, state)
+        return metrics["loss"]
+
+    def _run_evaluations(
+        self, evaluations: Sequence[Evaluation], done: int, state: TrainState, **marks: Any
+    ) -> dict[str, Mapping[str, Any]]:
+        """Runs and logs the config's evaluations; returns their details by "split:name"."""
+        if not evaluations:
+            return {}
+        run, variables = self.spec, state.variables()
+        loaded = LoadedRun(self.folder.path, done, run.model, run.model.build(), variables, run, [])
+        vars(loaded)["data"] = self.data
+        context = context_of(
+            loaded, self.objective, self.eval_step, self.data.__getitem__, run.data
+        )
+        details = {}
+        for evaluation in evaluations:
+            result = evaluation.run(context)
+            details[f"{evaluation.split}:{evaluation.name}"] = result.details
+            for line in evaluation.lines(result):
+                self._write({"step": done, **line, **marks})
+        return details
 
     def _measure(self, state: TrainState, dataset: Dataset) -> dict[str, float]:
         size, objective = self.spec.data.eval_batch, self.objective
@@ -292,7 +317,9 @@ class _Training:
 
     def _finish(self, state: TrainState, status: str) -> dict[str, Any]:
         self.checkpoints.wait()
-        lines = [line for line in self.folder.read_log() if line["split"] == "valid"]
+        after = self.spec.after if status == "done" else []
+        details = self._run_evaluations(after, int(state.step), state, after=True)
+        lines = self.folder.read_log("valid")
         summary = {
             "id": self.name,
             "status": status,
@@ -310,8 +337,18 @@ class _Training:
             "tests": {
                 name: self._measure(state, dataset)
                 for name, dataset in self.data.items()
-                if name not in ("train", "valid")
+                if name in always(self.data) and name != "valid"
             },
+        }
+        if self.spec.during or after:
+            log = [line for line in self.folder.read_log() if line["step"] == int(state.step)]
+            summary["evaluations"] = results_of(log, details)
+        declared = {"loss": self.objective.declares(self.data["valid"])}
+        for x in (*self.spec.during, *after):
+            declared[x.name] = x.declares(self.objective, self.data[x.split])
+        summary["metrics"] = {
+            name: [dataclasses.asdict(metric) for metric in metrics]
+            for name, metrics in declared.items()
         }
         if status == "diverged":
             summary["diverged_at"] = int(state.diverged)
