@@ -165,20 +165,34 @@ def test_what_each_idea_fails(write):
     assert {name: checks for name, checks in failed.items() if checks} == FAILS
 
 
-@pytest.mark.parametrize("table", entries.CHECKS)
-def test_what_the_library_has_passes(table):
-    for name, entry in config.TABLES[table].items():
-        if table == "FEEDFORWARDS" and name not in ("gelu", "swiglu"):  # all are one module
-            continue
-        if name in ("padding", "segments", "given", "concatenate"):  # they need arrays, or a width
-            continue
-        options = {"window": "window(left=2)", "strided": "strided(stride=3)"}
-        options |= {"global_tokens": "global_tokens(count=1)", "prefix": "prefix(length=3)"}
-        text = options.get(name, name)
-        made = table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS")
-        named = Named.of(text, read(text, config.TABLES[table], table) if made else entry)
-        failed = [result for result in entries.results(table, named) if not result.passed]
-        assert not failed, (name, failed)
+OPTIONS = {
+    "window": "window(left=2)",
+    "strided": "strided(stride=3)",
+    "global_tokens": "global_tokens(count=1)",
+    "prefix": "prefix(length=3)",
+}
+VARIANTS = [
+    ("MIXERS", "convolution(window=4, depthwise=True)"),
+    ("MIXERS", "token_mlp(hidden=6)"),
+    ("MIXERS", "recurrent(cell='lstm')"),
+]
+NEED_ARRAYS = ("padding", "segments", "given", "concatenate")  # or a width
+BUILT_IN = [
+    (table, OPTIONS.get(name, name))
+    for table in entries.CHECKS
+    for name in config.TABLES[table]
+    if name not in NEED_ARRAYS
+]
+
+
+@pytest.mark.parametrize(("table", "text"), BUILT_IN + VARIANTS)
+def test_what_the_library_has_passes(table, text):
+    made = table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS")
+    entry = read(text, config.TABLES[table], table) if made else config.TABLES[table][text]
+    failed = [
+        result for result in entries.results(table, Named.of(text, entry)) if not result.passed
+    ]
+    assert not failed
 
 
 def test_the_repositorys_own_idea_passes(write):

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tests.helpers.runs import Silent, assert_same
+from tests.helpers.tiers import each_part_once
 from tfm.objectives.table import OBJECTIVES
 from tfm.run import spec
 from tfm.train import loop
@@ -41,20 +42,15 @@ DATA = {
 }
 SHAPES = {"classify": {"shape": "N:1"}, "vector_to_sequence": {"shape": "1:N", "vector": 6}}
 AS_CLASSIFY = ("pair", "regress")  # which draw nothing either
+CASES = [
+    (name, family)
+    for name, entry in OBJECTIVES.items()
+    for family in entry.families
+    if name not in AS_CLASSIFY
+]
 
 
-def cases():
-    """Yields every objective with every family; pairs in which neither is new are for CI."""
-    seen = set()
-    for name, entry in OBJECTIVES.items():
-        for family in entry.families:
-            if name not in AS_CLASSIFY:
-                marks = pytest.mark.ci if {name, family} <= seen else ()
-                yield pytest.param(name, family, marks=marks)
-                seen |= {name, family}
-
-
-@pytest.mark.parametrize(("objective", "family"), list(cases()))
+@pytest.mark.parametrize(("objective", "family"), each_part_once(CASES))
 def test_a_resumed_run_gives_the_same_bits(objective, family, tmp_path):
     shape = SHAPES.get(objective, {}) if family == "recurrent" else {}
     run = spec.read(
