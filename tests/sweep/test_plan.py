@@ -9,7 +9,7 @@ import pytest
 from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.run import spec
-from tfm.run.identity import identity
+from tfm.run.identity import digests, identity
 from tfm.sweep import cost, plan, study
 
 SMALL = pathlib.Path(__file__).parent.parent / "train" / "small.py"
@@ -48,7 +48,7 @@ def test_a_point_is_the_run_that_the_command_line_would_make(expand):
     )
     run, data = spec.open_data(spec.read(tree))
     assert job.run == run
-    assert job.id == identity(run, [dataset.fingerprint for dataset in data.values()])
+    assert job.id == identity(run, [dataset.fingerprint for dataset in data.values()], digests(run))
 
 
 def test_variants_and_tasks_are_named_by_what_varies(expand):
@@ -92,7 +92,9 @@ def test_a_point_may_change_the_family(expand):
     argv = [f"--config={SMALL}:recurrent", "--config.model.dropout.residual=0.1"]
     direct = config.from_command_line(argv, spec.RunSpec)
     run, data = spec.open_data(spec.read(direct))
-    assert jobs[1].id == identity(run, [dataset.fingerprint for dataset in data.values()])
+    assert jobs[1].id == identity(
+        run, [dataset.fingerprint for dataset in data.values()], digests(run)
+    )
 
 
 def test_numbers_may_be_numpys(expand):

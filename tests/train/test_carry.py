@@ -20,7 +20,7 @@ from tfm.run import spec
 from tfm.run.evaluation import evaluate
 from tfm.run.plan import plan_of
 from tfm.train import loop
-from tfm.train.structure import compiled, numbers_of
+from tfm.train.step import run_numbers, run_steps
 
 BATCH, STEPS, LENGTH, WIDTH = 4, 3, 5, 6  # rows; steps of an epoch; of a window
 TRAIN = 70  # tokens: 4 streams of 3 windows of 5, and 10 that are left over
@@ -60,12 +60,12 @@ def begun(run, params=None):
         train_batch(run.objective.entry, data["train"], plan, run.seed, step)
         for step in range(run.train.steps)
     ]
-    init, train_step, _ = compiled(run)
+    init, train_step, _ = run_steps(run)
     state = init(batches[0], jnp.uint32(0))
     if params is not None:
         assert jax.tree.map(jnp.shape, state.params) == jax.tree.map(jnp.shape, params)
         state = state.replace(params=jax.tree.map(jnp.asarray, params))
-    return batches, lambda state, batch: train_step(state, batch, numbers_of(run)), state
+    return batches, lambda state, batch: train_step(state, batch, run_numbers(run)), state
 
 
 def streams(ids):
@@ -238,7 +238,7 @@ def test_evaluation_starts_from_zero():
     for carry in (True, False):
         run, data = spec.open_data(run_of(train={"carry": carry}))
         plan, objective = plan_of(run, data["train"]), run.objective.entry
-        init, _, eval_step = compiled(run)
+        init, _, eval_step = run_steps(run)
         state = init(train_batch(objective, data["train"], plan, 0, 0), jnp.uint32(0))
         assert set(state.variables()) == {"params"}
         found.append(measure(objective, data["valid"], eval_step, state.variables(), 3)["loss"])
@@ -296,7 +296,7 @@ def test_long_windows_of_evaluation(folder):
     whole = spec.open_data(run_of(long.replace("100", "9999"), data={"tokenizer": "characters"}))
     losses, counts = {}, {}
     for name, (run, data) in {**opened, "whole": whole}.items():
-        init, _, eval_step = compiled(run)
+        init, _, eval_step = run_steps(run)
         first = train_batch(objective, data["train"], plan_of(run, data["train"]), 0, 0)
         variables = init(first, jnp.uint32(0)).variables()
         sums = measure(objective, data["valid"], eval_step, variables, 3)

@@ -15,7 +15,8 @@ from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.run import spec
 from tfm.run.evaluation import evaluate
-from tfm.train import loop, structure
+from tfm.train import loop
+from tfm.train.step import run_numbers, run_steps
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 
@@ -79,30 +80,30 @@ def first_batch(run, data):
 
 
 def test_learning_rate_decay_dropout_and_seed_are_data():
-    _, train_step, _ = structure.compiled(spec.open_data(load())[0])
+    _, train_step, _ = run_steps(spec.open_data(load())[0])
     known = 0
     for change in (
         ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.2", "seed=7",
          "model.dropout.residual=0.3", "train.ema=0.5", "optimizer.clip=0.3"]
     ):  # fmt: skip
         run, data = spec.open_data(load("decoder", change, "train.steps=40"))
-        init, own_step, _ = structure.compiled(run)
+        init, own_step, _ = run_steps(run)
         assert own_step is train_step
         batch = first_batch(run, data)
-        train_step(init(batch, jnp.uint32(run.seed)), batch, structure.numbers_of(run))
+        train_step(init(batch, jnp.uint32(run.seed)), batch, run_numbers(run))
         known = known or train_step._cache_size()
         assert train_step._cache_size() == known, change
     without, _ = spec.open_data(load("decoder", "optimizer.weight_decay=None"))
-    assert structure.compiled(without)[1] is not train_step
+    assert run_steps(without)[1] is not train_step
 
 
 def test_accumulated_gradients_are_those_of_the_whole():
     after = []
     for changes in ([], ["train.accumulate=4"]):
         run, data = spec.open_data(load("recurrent", *changes))
-        init, train_step, _ = structure.compiled(run)
+        init, train_step, _ = run_steps(run)
         batch = first_batch(run, data)
-        after.append(train_step(init(batch, jnp.uint32(0)), batch, structure.numbers_of(run)))
+        after.append(train_step(init(batch, jnp.uint32(0)), batch, run_numbers(run)))
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, after[0].params, after[1].params)
 
@@ -161,7 +162,9 @@ def test_a_folder_belongs_to_one_run_and_one_process(tmp_path):
 def test_what_decides_a_result_names_it():
     def name(*changes):
         run, data = spec.open_data(load("recurrent", *changes))
-        return loop.identity(run, [dataset.fingerprint for dataset in data.values()])
+        return loop.identity(
+            run, [dataset.fingerprint for dataset in data.values()], loop.digests(run)
+        )
 
     plain = name()
     assert name("train.log_every=7") == name("train.keep=5") == plain
@@ -191,7 +194,7 @@ def test_evaluation_finds_the_score_that_a_file_brought(tmp_path, own_tables):
     """Another process has not loaded the file; and it may have been edited since."""
     idea = tmp_path / "idea.py"
     idea.write_text(f"""
-from tfm import config
+from tfm.config import files as config
 from tfm.ops.scores import Score, dot
 def half(q_BTHK, k_BSHK, **at):
     return 0.5 * dot(q_BTHK, k_BSHK)

@@ -11,7 +11,7 @@ from tfm.config.names import UserError
 from tfm.objectives.batches import each_shape, read_of, train_batch
 from tfm.run import spec
 from tfm.run.plan import plan_of
-from tfm.train import loop, structure
+from tfm.train import loop
 from tfm.train import step as steps
 
 
@@ -57,9 +57,9 @@ def traced(monkeypatch):
         return real(*arguments)
 
     monkeypatch.setattr(steps, "train_step", train_step)
-    structure._compiled.cache_clear()
+    steps._run_steps.cache_clear()
     yield found
-    structure._compiled.cache_clear()
+    steps._run_steps.cache_clear()
 
 
 @pytest.mark.parametrize("case", CASES)

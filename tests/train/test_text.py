@@ -12,7 +12,7 @@ from tfm.data.tokenizers import trained
 from tfm.data.tokenizers.tokenizer import loads
 from tfm.interop.folder import export_folder
 from tfm.run.evaluation import evaluate
-from tfm.run.identity import identity
+from tfm.run.identity import digests, identity
 from tfm.run.load import load
 from tfm.run.spec import open_data, read
 from tfm.train import loop
@@ -151,5 +151,5 @@ def test_a_new_setting_at_its_default_is_no_new_run():
         "train": {"steps": 2},
     }
     run, data = open_data(read(tree))
-    name = identity(run, [dataset.fingerprint for dataset in data.values()])
+    name = identity(run, [dataset.fingerprint for dataset in data.values()], digests(run))
     assert name == "fd5822bfc6c323c5"

@@ -37,7 +37,7 @@ from tfm.run.plan import plan_of
 from tfm.run.spec import open_data, read
 from tfm.runtime import keep_memory
 from tfm.terminal import table
-from tfm.train import structure
+from tfm.train.step import run_numbers, run_steps
 
 OURS, THEIRS = "tfm", "gensim"
 MAKERS = {OURS: "tfm.bench.word2vec:ours", THEIRS: "tfm.bench.word2vec:theirs"}
@@ -85,8 +85,8 @@ def ours(files: tuple[str, str]) -> Run:
     }
     run, data = open_data(read(tree))
     plan, objective = plan_of(run, data["train"]), run.objective.entry
-    init, train_step, _ = structure.compiled(run)
-    numbers = structure.numbers_of(run)
+    init, train_step, _ = run_steps(run)
+    numbers = run_numbers(run)
 
     def batch(step: int) -> Any:
         return train_batch(objective, data["train"], plan, run.seed, step)

@@ -10,7 +10,7 @@ import pathlib
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -40,25 +40,27 @@ def init_digest(run: RunSpec, workdir: str | None = None) -> str | None:
     return Checkpoints(pathlib.Path(run.train.init_from), read_only=True).digest("best")
 
 
-def identity(run: RunSpec, fingerprints: Sequence[str], init: str | None = None) -> str:
-    """A hash of what decides the result: settings off their defaults, the data, and the source of
-    the entries of users' own tables. Not paths, nor how often it is logged.
+def identity(
+    run: RunSpec, fingerprints: Sequence[str], entries: Mapping[str, str], init: str | None = None
+) -> str:
+    """Hashes what decides the result of a run whose sizes are known.
 
-    The run is one whose sizes are filled in, `fingerprints` are those of its data, and `init` is
-    its `init_digest`.
+    That is its settings off their defaults without paths and log intervals, the `fingerprints` of
+    its data, the `digests` of the user's entries and the `init_digest` of its first weights.
     """
     settings = differences(run)
     for group, ignored in {"data": ("dataset", "tests", "tokenizer"), "train": NO_RESULT}.items():
         settings[group] = {k: v for k, v in settings[group].items() if k not in ignored}
     if init is not None:  # the weights count, not where they lie
         settings["train"]["init_from"] = init
-    own = {name: entry.digest for name, entry in user_entries(run).items()}
-    more = {"family": run.model.family, "fingerprints": list(fingerprints), "entries": own}
-    return _digest({**settings, **more})
+    settings |= {"family": run.model.family, "fingerprints": list(fingerprints)}
+    text = json.dumps({**settings, "entries": entries}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _digest(tree: Any) -> str:
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+def digests(run: RunSpec) -> dict[str, str]:
+    """Returns the digests of the user's entries that a run names."""
+    return {name: entry.digest for name, entry in user_entries(run).items()}
 
 
 def entries(run: RunSpec) -> dict[str, list[str]]:

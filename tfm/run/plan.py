@@ -1,17 +1,22 @@
-"""The plan of a run: which rows stand in the batch of each step, and in which shape."""
+"""The plan of a run: the rows and the shape of the batch at each step, and what a step costs."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
+import jax
 import numpy as np
 
+from tfm.config.files import user_entries
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
 from tfm.data.plan.buckets import Buckets, into_buckets
 from tfm.data.plan.order import Epochs, Plan, Streams
 from tfm.data.plan.packing import PackedRows, into_rows
-from tfm.objectives.base import Objective
-from tfm.objectives.batches import shaped, tokens_in
+from tfm.describe.flops import flops
+from tfm.models.spec import ModelSpec
+from tfm.objectives.base import Batch, Objective
+from tfm.objectives.batches import Share, shaped, tokens_in
 from tfm.objectives.packing import positions
 from tfm.run.spec import RunSpec
 
@@ -93,3 +98,19 @@ def _width(objective: Objective, dataset: Dataset, row: int) -> int:
     """How many tokens a model reads of a row, with padding."""
     examples = dataset.take(np.array([row]))
     return tokens_in(objective.prepare(examples, dataset, np.random.default_rng(0)))
+
+
+def train_flops(run: RunSpec, shapes: Sequence[Share]) -> int:
+    """Counts forward and backward passes over all steps, without the optimizer."""
+    return round(sum(run.train.steps * part.share * step_flops(run, part.batch) for part in shapes))
+
+
+def step_flops(run: RunSpec, batch: Batch) -> int:
+    shapes = {name: (x.shape, x.dtype.name) for name, x in batch.inputs.items()}
+    return _step_flops(run.model, tuple(shapes.items()), tuple(user_entries(run).items()))
+
+
+@lru_cache(maxsize=64)
+def _step_flops(model: ModelSpec, shapes: Any, entries: Any) -> int:
+    inputs = {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes}
+    return flops(model, inputs)[1].total

@@ -222,28 +222,30 @@ def of_tree(tree: Tree, workdir: str) -> RunSpec:
         ) from e
 
 
-def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dict[str, Dataset]]:
-    """The data to train on, to evaluate on, and that of `data.tests` by its spelling; and the run
-    with the sizes of its model that come from the data. What does not fit is an error.
+def open_datasets(run: RunSpec, vocabulary: str | None = None) -> dict[str, Dataset]:
+    """Opens the data to train on, to evaluate on, and that of `data.tests` by its spelling.
 
-    `vocabulary` is that of the run, if it has begun: its tokenizer is not learned again.
+    `vocabulary` is that of a run that has begun, whose tokenizer is not learned again.
     """
-    data, objective = run.data, run.objective.entry
+    data = run.data
     counts = {"train": data.examples, "valid": data.valid_examples}
-    evaluations = [*run.during, *run.after]
-    if any(x.split == "test" for x in evaluations):
+    if any(evaluation.split == "test" for evaluation in (*run.during, *run.after)):
         counts["test"] = data.valid_examples
     found = open_splits(data.dataset, counts, data.seed, vocabulary, data.reading)
+    vocabulary = found["train"].vocabulary
     for text in data.tests:
         found[str(text)] = open_dataset(
-            text,
-            "test",
-            data.valid_examples,
-            data.seed,
-            found["train"].vocabulary,
-            data.reading,
+            text, "test", data.valid_examples, data.seed, vocabulary, data.reading
         )
-    found |= {f"valid, {name}": part for name, part in found["valid"].parts.items()}
+    return found | {f"valid, {name}": part for name, part in found["valid"].parts.items()}
+
+
+def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dict[str, Dataset]]:
+    """Opens the data of a run, and sets the sizes of its model that come from the data.
+
+    Raises if the data, the objective and the model do not fit together.
+    """
+    found, objective = open_datasets(run, vocabulary), run.objective.entry
     model = run.model
     for name, dataset in found.items():
         reason = objective.refuses(dataset)
@@ -257,7 +259,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)
     _check_shapes(model.build(), objective, found)
-    if evaluations:
+    if evaluations := [*run.during, *run.after]:
         check_evaluations(evaluations, model, objective, found)
     return run, found
 

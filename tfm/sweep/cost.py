@@ -9,10 +9,10 @@ import jax
 from jax import numpy as jnp
 
 from tfm.objectives.batches import each_shape
-from tfm.run.plan import plan_of
-from tfm.run.spec import RunSpec, open_data
+from tfm.run.plan import plan_of, step_flops, train_flops
+from tfm.run.spec import RunSpec, open_datasets
 from tfm.sweep.plan import Job
-from tfm.train import structure
+from tfm.train.step import run_numbers, run_steps, structure
 
 TEST_SECONDS = 1.0  # of steps that are timed
 MOST_FLOPS = 2e11  # of a step that is timed
@@ -38,7 +38,7 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
     known: dict[Any, Cost] = {}
     found = []
     for job in jobs:
-        key = structure.structure(job.run)[0], job.run.data
+        key = structure(job.run)[0], job.run.data
         if key not in known:
             known[key] = _step_cost(job.run)
         step = known[key]
@@ -47,12 +47,12 @@ def costs(jobs: Sequence[Job]) -> list[Cost]:
 
 
 def _step_cost(run: RunSpec) -> Cost:
-    run, data = open_data(run)
+    data = open_datasets(run)
     shapes = each_shape(run.objective.entry, data["train"], plan_of(run, data["train"]))
-    init, _, _ = structure.compiled(run)
+    init, _, _ = run_steps(run)
     state = jax.eval_shape(init, shapes[0].batch, jnp.uint32(0))
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    return Cost(parameters, structure.train_flops(run, shapes) // run.train.steps)
+    return Cost(parameters, train_flops(run, shapes) // run.train.steps)
 
 
 def cheapest(jobs: Sequence[Job], costs: Sequence[Cost]) -> Job | None:
@@ -65,12 +65,12 @@ def cheapest(jobs: Sequence[Job], costs: Sequence[Cost]) -> Job | None:
 def speed(run: RunSpec) -> Speed:
     """Measured here and now, with a few steps of a run."""
     start = time.monotonic()
-    run, data = open_data(run)
+    data = open_datasets(run)
     opened = time.monotonic()
     plan = plan_of(run, data["train"])
     batch = each_shape(run.objective.entry, data["train"], plan)[0].batch
-    init, train_step, eval_step = structure.compiled(run)
-    numbers = structure.numbers_of(run)
+    init, train_step, eval_step = run_steps(run)
+    numbers = run_numbers(run)
     state = train_step(init(batch, jnp.uint32(0)), batch, numbers)
     jax.block_until_ready(eval_step(state.variables(), batch))
     compiled = time.monotonic()
@@ -78,7 +78,7 @@ def speed(run: RunSpec) -> Speed:
     while time.monotonic() < compiled + TEST_SECONDS:
         state = jax.block_until_ready(train_step(state, batch, numbers))
         steps += 1
-    flops = structure.step_flops(run, batch) * steps
+    flops = step_flops(run, batch) * steps
     return Speed(flops / (time.monotonic() - compiled), compiled - opened, opened - start)
 
 

@@ -162,7 +162,7 @@ class _Pool:
         return found
 
     def send(self, number: int, job: Job, **order: Any) -> None:
-        order |= {"id": job.id, "config": to_tree(job.run), "files": job.files}
+        order |= {"planned": job.planned, "config": to_tree(job.run), "files": job.files}
         with contextlib.suppress(OSError):  # `events` reports a worker that has died
             self.worker(number).pipe.send(order)
 

@@ -17,12 +17,13 @@ from tfm.config.spec import Spec, Tree, replaced, to_spec
 from tfm.evaluate.evaluator import available, resolve
 from tfm.metric import Metric
 from tfm.models.spec import ModelSpec
-from tfm.run.identity import identity, init_digest
+from tfm.run.identity import digests, identity, init_digest
 from tfm.run.spec import RunSpec, open_data
 from tfm.sweep.labels import config_names, label, label_keys
 from tfm.sweep.space import Point, within
 from tfm.sweep.study import Study
-from tfm.train.structure import structure
+from tfm.train.loop import Planned
+from tfm.train.step import structure
 
 GROUPS: dict[str, type[Spec]] = {
     name: hint
@@ -35,12 +36,17 @@ GROUPS: dict[str, type[Spec]] = {
 class Job:
     """One run of a sweep."""
 
-    id: str
+    planned: Planned
     variant: str
     task: str
     point: Point
     run: RunSpec  # with the sizes that come from the data
     files: tuple[str, ...]  # whose tables it uses
+
+    @property
+    def id(self) -> str:
+        return self.planned.id
+
     key: str  # of the study's METRIC in a summary; see `report.results.values`
     metric: Metric
 
@@ -126,7 +132,7 @@ class _Opened(NamedTuple):
     """What follows from the data of a run."""
 
     model: ModelSpec  # with its sizes
-    fingerprints: list[str]
+    fingerprints: tuple[str, ...]
     files: tuple[str, ...]
     key: str  # of the metric
     metric: Metric
@@ -155,8 +161,9 @@ class _Base:
             self.opened[key] = self._open(run)
         model, fingerprints, files, metric_key, metric = self.opened[key]
         run = dataclasses.replace(run, model=model)
-        name = identity(run, fingerprints, init_digest(run))
-        return Job(name, "", "", point, run, files, metric_key, metric)
+        parts = fingerprints, digests(run), init_digest(run)
+        planned = Planned(identity(run, *parts), *parts)
+        return Job(planned, "", "", point, run, files, metric_key, metric)
 
     def _run(self, tree: Tree) -> RunSpec:
         """The run of a tree, as `to_spec` makes it. Points share most of their groups, so each
@@ -184,9 +191,10 @@ class _Base:
         for name, entry in entries.items():
             if entry.file not in self.sources:
                 raise UserError(f"{name} comes from {entry.file}, not from this point's config")
-        check_entries(run)
+        if entries:
+            check_entries(run)
         files = tuple(sorted({entry.file for entry in entries.values()}))
-        fingerprints = [dataset.fingerprint for dataset in data.values()]
+        fingerprints = tuple(dataset.fingerprint for dataset in data.values())
         return _Opened(run.model, fingerprints, files, key, metrics[key])
 
 

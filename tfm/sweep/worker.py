@@ -73,7 +73,7 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
         run = spec.read(order["config"])
         if order["do"] == "time":
             return {"kind": "done", "speed": cost.speed(run)}
-        summary = loop.train(run, order["workdir"], Watcher(), PATIENCE, order["id"])
+        summary = loop.train(run, order["workdir"], Watcher(), PATIENCE, order["planned"])
         return {"kind": "done", "summary": summary}
     except loop.Stopped as e:
         return {"kind": "stopped", "error": str(e)}

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jax import numpy as jnp
@@ -32,17 +32,16 @@ from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
 from tfm.run.evaluation import context_of
 from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
-from tfm.run.identity import identity, init_digest, profiles, record_profile
+from tfm.run.identity import digests, identity, init_digest, profiles, record_profile
 from tfm.run.library_code import is_stale
 from tfm.run.load import LoadedRun
-from tfm.run.plan import plan_of
-from tfm.run.spec import RunSpec, TrainSpec, open_data
+from tfm.run.plan import plan_of, train_flops
+from tfm.run.spec import RunSpec, TrainSpec, open_data, open_datasets
 from tfm.runtime import check_memory, settings
 from tfm.train import step as steps
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
-from tfm.train.step import TrainState
-from tfm.train.structure import compiled, numbers_of, schedule, train_flops
+from tfm.train.step import TrainState, run_numbers, run_steps, schedule
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
 
@@ -63,25 +62,39 @@ class Stopped(Exception):  # noqa: N818
         self.signal = signal
 
 
+class Planned(NamedTuple):
+    """The id of a run whose sizes are known, and what must not change until it starts."""
+
+    id: str
+    fingerprints: tuple[str, ...]  # of its data sets
+    entries: Mapping[str, str]  # digests of the user's entries that it names
+    init: str | None  # digest of the weights that it starts from
+
+
 def train(
     run: RunSpec,
     workdir: str,
     watcher: Watcher,
     patience: float = 0.0,
-    expected: str | None = None,
+    planned: Planned | None = None,
 ) -> dict[str, Any]:
-    """Train, or go on training, in a folder; the summary when it is done.
+    """Trains, or resumes training, in a folder; returns the summary.
 
-    `patience` is for how many seconds to wait for another process to leave the folder, `expected`
-    the id that the run had when it was planned.
+    Waits up to `patience` seconds for another process to leave the folder. The sizes and the id of
+    a run that was `planned` are taken from there.
     """
-    begun = Folder(workdir).read("data.json") or {} if run.data.tokenizer is not None else {}
-    run, data = open_data(run, begun.get("vocabulary"))
-    init = init_digest(run, workdir)
-    name = identity(run, [dataset.fingerprint for dataset in data.values()], init)
-    if expected not in (None, name):
-        raise UserError(f"a file that decides the result of {expected} was edited since it began")
     folder = Folder(workdir)
+    begun = folder.read("data.json") or {} if run.data.tokenizer is not None else {}
+    if planned is None:
+        run, data = open_data(run, begun.get("vocabulary"))
+    else:
+        data = open_datasets(run, begun.get("vocabulary"))
+    fingerprints = tuple(dataset.fingerprint for dataset in data.values())
+    init = init_digest(run, workdir)
+    parts = fingerprints, digests(run), init
+    name = identity(run, *parts) if planned is None else planned.id
+    if planned not in (None, (name, *parts)):
+        raise UserError(f"a file that decides the result of {name} was edited since it began")
     with folder.lock(patience):
         try:
             known = folder.read("config.json")
@@ -93,12 +106,8 @@ def train(
         except Damaged as e:
             raise UserError(f"{e}; delete the folder {workdir} to run it again") from e
         if summary is not None:
-            old = (
-                ", by other library code"
-                if is_stale(folder.read("profile.json"), settings())
-                else ""
-            )
-            watcher.message(f"{workdir}: finished before{old}")
+            stale = is_stale(folder.read("profile.json"), settings())
+            watcher.message(f"{workdir}: finished before" + ", by other library code" * stale)
             return summary
         if not any((folder.path / "checkpoints").glob("[0-9]*")):
             check_leak(run, data, watcher)
@@ -130,7 +139,7 @@ def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> N
     objective, train, valid = run.objective.entry, data["train"], data["valid"]
 
     def model() -> tuple[Any, Any]:
-        init, _, eval_step = compiled(run)
+        init, _, eval_step = run_steps(run)
         first = train_batch(objective, train, plan_of(run, train), run.seed, 0)
         check_memory(jax.eval_shape(init, first, jnp.uint32(run.seed)))
         return eval_step, init(first, jnp.uint32(run.seed)).variables()
@@ -161,8 +170,8 @@ class _Training:
         self.watcher, self.stop = watcher, stop
         self.objective = run.objective.entry
         self.plan = plan_of(run, data["train"])
-        self.init, self.train_step, self.eval_step = compiled(run)
-        self.numbers = numbers_of(run)
+        self.init, self.train_step, self.eval_step = run_steps(run)
+        self.numbers = run_numbers(run)
         self.checkpoints = Checkpoints(folder.path, run.train.keep)
         self.board = Board(folder.path / "tensorboard")
         self.first = self._batch(0)

@@ -1,5 +1,7 @@
-"""One step of training, compiled once for every learning rate, decay, dropout rate and seed."""
+"""One training step, compiled once for all learning rates, decays, dropout rates and seeds."""
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,12 +12,14 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.files import user_entries
+from tfm.config.spec import Named
 from tfm.objectives.base import COUNTED, Batch, Objective, eval_step, head_options, sums_of
 from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.checkpoint import evaluated
-from tfm.run.spec import TrainSpec
+from tfm.run.spec import RunSpec, TrainSpec
 
 Numbers = Mapping[str, Any]
 
@@ -191,3 +195,57 @@ def compiled(
             lambda variables, batch: eval_step(module, objective, variables, batch, spec.loss_chunk)
         ),
     )
+
+
+def run_steps(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Returns `compiled` functions; runs that differ only in numbers share them."""
+    entries = tuple(user_entries(run).items())  # an edited entry has the same name in the spec
+    return _run_steps(*structure(run), entries)
+
+
+@functools.lru_cache(maxsize=16)
+def _run_steps(
+    model: Any, objective: Named, opt: OptimizerSpec, train: TrainSpec, entries: Any
+) -> Any:
+    return compiled(model.build(), objective.entry, opt, train)
+
+
+def run_numbers(run: RunSpec) -> Numbers:
+    return numbers_of(run.optimizer, run.train, run.model.rates, run.seed)
+
+
+@functools.lru_cache(maxsize=16)
+def schedule(schedule: Named, steps: int) -> Callable[[Any], Any]:
+    """Returns the compiled factor of the learning rate at a step."""
+    return jax.jit(lambda step: schedule.entry(step, steps))
+
+
+def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
+    """Returns the part of a run that is compiled: its specs without their numbers."""
+    model: Any = run.model
+    if hasattr(model, "dropout"):
+        on = {site: _on(rate) for site, rate in model.rates.items()}
+        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **on))
+    opt = dataclasses.replace(
+        run.optimizer,
+        learning_rate=1.0,
+        weight_decay=_on(run.optimizer.weight_decay),
+        clip=_on(run.optimizer.clip),
+        clip_rows=_on(run.optimizer.clip_rows),
+        factors=(1.0,) * len(run.optimizer.factors),
+    )
+    train = TrainSpec(
+        steps=run.train.steps,
+        accumulate=run.train.accumulate,
+        ema=_on(run.train.ema),
+        label_smoothing=_on(run.train.label_smoothing),
+        carry=run.train.carry,
+        loss_chunk=run.train.loss_chunk,
+        on_nonfinite=run.train.on_nonfinite,
+    )
+    return model, run.objective, opt, train
+
+
+def _on(value: float | None) -> float | None:
+    """Keeps whether a feature is on, which is structure, and drops its value, which is data."""
+    return None if value is None else 0.5
