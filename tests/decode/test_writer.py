@@ -14,8 +14,8 @@ from tfm.decode.spec import DecodeSpec
 from tfm.decode.start import bucket
 from tfm.decode.writer import Prompt, Writer
 from tfm.layers.attention import AttentionSpec
+from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import FeedForwardSpec
 from tfm.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,

@@ -12,7 +12,7 @@ from tfm.config.names import UserError
 from tfm.describe.description import describe
 from tfm.describe.memory import Cache, Saved, cache, saved
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.feedforward import FeedForwardSpec
+from tfm.layers.block import FeedForwardSpec
 from tfm.models.spec import (
     ConvolutionSpec,
     DecoderSpec,

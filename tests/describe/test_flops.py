@@ -10,8 +10,8 @@ from jax import numpy as jnp
 from tfm.describe.description import describe
 from tfm.describe.flops import Flops, count
 from tfm.layers.attention import AttentionSpec
+from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.norm import NormSpec
 from tfm.models.spec import (
     ConvolutionSpec,

@@ -240,7 +240,7 @@ def test_packed_positions_reach_rotation_and_bias():
         ({"score": "static", "max_length": 3}, X, "reaches to length 3"),
         ({"implementation": "flash"}, X, "unknown implementation 'flash'"),
         ({"implementation": "fused", "normalizer": "sigmoid"}, X, "'blockwise' can"),
-        ({"position": "learned"}, X, "give it to PositionTable"),
+        ({"position": "learned"}, X, "use it in PositionTable"),
         ({}, X[0], "x_BTD must have 3 axes"),
     ],
 )

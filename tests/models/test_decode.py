@@ -12,8 +12,8 @@ from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec
+from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.mixers import MIXERS, attention
 from tfm.models.spec import FAMILIES, DecoderSpec, EncoderDecoderSpec, RecurrentSpec, SeqToSeqSpec
 from tfm.ops.positions import POSITIONS

@@ -7,7 +7,7 @@ from tests.helpers import by_hand
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.block import DropoutSpec
-from tfm.layers.init import InitSpec
+from tfm.layers.dims import InitSpec
 from tfm.layers.recurrent import CELLS
 from tfm.models.recurrent import Recurrent
 from tfm.models.spec import RecurrentSpec, model_spec
@@ -203,7 +203,7 @@ def test_through_the_door():
         spec = model_spec({"model": part})
         assert isinstance(spec.build(), Recurrent)
         assert ("vector_BD" in spec.example(2, 5)) == (spec.shape == "1:N")
-    with pytest.raises(UserError, match="model.vector is missing, and no data set is there"):
+    with pytest.raises(UserError, match="model.vector is missing, and there is no data set"):
         model(shape="1:N").spec.build()
 
 

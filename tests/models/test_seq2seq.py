@@ -8,7 +8,7 @@ from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import DropoutSpec
-from tfm.layers.init import InitSpec
+from tfm.layers.dims import InitSpec
 from tfm.models.seq2seq import SeqToSeq
 from tfm.models.spec import DECODERS, SeqToSeqSpec, model_spec
 from tfm.ops.dropout import Dropouts

@@ -60,7 +60,7 @@ def make(family, **changes):
         ("decoder", {"layers": -1}, "model.layers=-1 must be at least 1"),
         ("decoder", {"vocab": "13"}, "model.vocab must be int or None, not '13'"),
         ("decoder", {"attention": {"heads": 4, "score": "none"},
-                     "feedforward": {"width": 8, "kind": "none"}}, "nothing is left of a layer"),
+                     "feedforward": {"width": 8, "kind": "none"}}, "a layer needs a mixer or"),
         ("encoder", {"outputs": ("mask_lm",)}, "unknown model.outputs 'mask_lm'; .*'masked_lm'"),
         ("encoder", {"outputs": ("classify",)}, "model.classes is missing"),
         ("encoder", {"outputs": ("tag", "tag"), "classes": 3}, "each only once"),
@@ -103,7 +103,7 @@ def test_a_config_without_a_model_is_named():
         model_spec({"model": {}})
     with pytest.raises(UserError, match="missing key 'model.width'"):
         model_spec({"model": {"family": "decoder"}})
-    with pytest.raises(UserError, match="model.vocab is missing, and no data set is there"):
+    with pytest.raises(UserError, match="model.vocab is missing, and there is no data set"):
         make("decoder", vocab=None)
 
 

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers import stack
-from tfm.layers.feedforward import FEEDFORWARDS
+from tfm.layers.block import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS
 from tfm.layers.mixers import attention as attention_mixer
 from tfm.layers.norm import NORMS, Norm
@@ -248,9 +248,7 @@ def test_positions_concatenated_take_their_width_from_the_model():
     tree = jax.eval_shape(module.init, jax.random.key(0), TOKENS)["params"]
     assert tree["embed"]["token"]["embedding"].shape == (13, 10)
     assert tree["decoder"]["table"]["table_w_LD"].shape == (12, 6)
-    with pytest.raises(
-        UserError, match="the head is tied, and with positions concatenated it cannot be"
-    ):
+    with pytest.raises(UserError, match="a tied head cannot be used with concatenated positions"):
         make("decoder", position=position)
 
 

@@ -102,7 +102,9 @@ def test_bad_input_is_named():
         model(average=True)
     with pytest.raises(UserError, match="skip-gram reads one word"):
         model().init(jax.random.key(0), WORDS)
-    with pytest.raises(UserError, match="reach_BC: every word is in the middle, so candidates_BN"):
+    with pytest.raises(
+        UserError, match="reach_BC needs candidates_BN, because every word is the center"
+    ):
         model().init(jax.random.key(0), WORDS, VALID, None, WORDS)
     with pytest.raises(UserError, match="valid_BC has shape"):
         model(kind="cbow").init(jax.random.key(0), WORDS, VALID[:, :2])

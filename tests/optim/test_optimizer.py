@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError, read
 from tfm.config.spec import to_spec
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.feedforward import FeedForwardSpec
+from tfm.layers.block import FeedForwardSpec
 from tfm.layers.stack import scanned, unrolled
 from tfm.models.spec import DecoderSpec
 from tfm.optim import optimizer

@@ -5,8 +5,8 @@ import numpy as np
 from tfm.interop.convert import from_tensors, to_tensors
 from tfm.interop.family import Pair, linear, norm
 from tfm.layers.attention import AttentionSpec
+from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.norm import NormSpec
 from tfm.models.spec import EncoderDecoderSpec, RecurrentSpec
 

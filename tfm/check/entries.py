@@ -19,8 +19,8 @@ from tfm.config.files import run_file, user_code, user_entries
 from tfm.config.names import UserError, read
 from tfm.config.registries import TABLES
 from tfm.config.spec import Named, Spec, named
+from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.mixers import Mixer
 from tfm.layers.norm import NormSpec
 from tfm.run import library_code

@@ -13,12 +13,11 @@ from jax import numpy as jnp
 from tfm.check.results import Result, finite, jit, near, normal, varied
 from tfm.config.spec import Named
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.block import BlockSpec
+from tfm.layers.block import BlockSpec, FeedForwardSpec
 from tfm.layers.context import Context
-from tfm.layers.feedforward import FeedForwardSpec
 from tfm.layers.norm import NormSpec
 from tfm.layers.stack import Stack
-from tfm.models.common import Cache, visible
+from tfm.models.common import TransformerCache, visible
 from tfm.ops.masks import causal, everything
 
 BATCH, LENGTH, WIDTH, CUT = 2, 9, 8, 5
@@ -123,12 +122,10 @@ def _decoded(layer: Layer, variables: Any, x_BTD: Array) -> Array:
     """Returns the outputs of three calls, each with the cache of the one before."""
     module: Any = layer.module
     outputs: list[Array] = []
-    layers = module.apply(variables, BATCH, LENGTH + 1, method="init_cache")
-    cache = Cache(layers, jnp.zeros(BATCH, jnp.int32), length=LENGTH + 1)
+    empty = module.apply(variables, BATCH, LENGTH + 1, method="init_cache")
+    cache = TransformerCache(empty, jnp.zeros(BATCH, jnp.int32), length=LENGTH + 1)
     for begin, end in ((0, 4), (4, 5), (5, LENGTH)):
-        part_BTD = x_BTD[:, begin:end]
-        context = cache.context(causal(), part_BTD[..., 0], None)
-        y_BTD, layers, _ = module.apply(variables, part_BTD, context, cache.layers)
-        cache = cache.replace(layers=layers, count_B=cache.count_B + end - begin)
+        run = functools.partial(module.apply, variables)
+        y_BTD, cache = cache.extended(run, x_BTD[:, begin:end], causal(), None)
         outputs.append(y_BTD)
     return jnp.concatenate(outputs, 1)

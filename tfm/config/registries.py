@@ -7,7 +7,7 @@ from typing import Any
 from tfm.data.datasets import DATASETS
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.evaluate.table import EVALUATORS
-from tfm.layers.feedforward import FEEDFORWARDS
+from tfm.layers.block import FEEDFORWARDS
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.recurrent import CELLS, Cell

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.layers.stack import unrolled
-from tfm.models.common import Cache
+from tfm.models.common import TransformerCache
 from tfm.models.spec import FAMILIES, ModelSpec
 
 SHORTEST = 16  # bucket
@@ -61,7 +61,7 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
 
     def run(module: Any) -> tuple[Array, Any]:
         cache = start.init_cache(module, length)
-        if isinstance(cache, Cache):
+        if isinstance(cache, TransformerCache):
             cache = cache.replace(even=start.even)
         more = {}
         if start.prefix:
@@ -78,7 +78,7 @@ def prefill(module: Any, variables: Any, start: Start, length: int) -> tuple[Arr
 def enlarged(module: Any, variables: Any, start: Start, cache: Any, *, length: int) -> Any:
     """The same cache with room for `length` tokens, if it is of a kind that needs room. It may have
     more rows than there are prompts."""
-    if not isinstance(cache, Cache):
+    if not isinstance(cache, TransformerCache):
         return cache
 
     def shapes(length: int) -> Any:

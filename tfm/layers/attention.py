@@ -15,11 +15,9 @@ from jax.tree_util import Partial
 
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
-from tfm.layers import params
 from tfm.layers.cache import Seen, empty, extended
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
-from tfm.layers.dims import Dims
-from tfm.layers.init import Initializer, scaled
+from tfm.layers.dims import Dims, Initializer, create_params, positions, scaled
 from tfm.layers.norm import TokenNorm
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.fast import add_last, flat_product
@@ -33,19 +31,19 @@ PROJECTIONS = {name: name for name in ("query", "key", "value", "out")}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionSpec(Spec):
-    """One kind of attention layer. With the score "none" there is no attention."""
+    """An attention layer. With the score "none" there is no attention."""
 
     heads: int = size()
     head_width: int | None = size(None)  # of queries and keys; None: the model's width / heads
-    value_width: int | None = size(None)  # None: as head_width
+    value_width: int | None = size(None)  # None: head_width
     kv_heads: int | None = size(None)  # fewer than heads: grouped queries (Ainslie et al. 2023)
     score: Named = choice(lambda: SCORES, "scaled_dot", none=True)
     normalizer: Named = call(lambda: NORMALIZERS, "softmax")
-    cap: float | None = field(None, above=0)  # of the logits
+    cap: float | None = field(None, above=0)  # bound of the logits
     projections: tuple[Named, ...] = choice(lambda: PROJECTIONS, tuple(PROJECTIONS))
     qkv_bias: bool = False
     out_bias: bool = False
-    qk_norm: bool = False  # RMS-normalise each query and key (Dehghani et al. 2023)
+    qk_norm: bool = False  # RMS-normalizes each query and key (Dehghani et al. 2023)
     share_qk: bool = False  # one projection for both (Kitaev et al. 2020)
     implementation: Named = choice(lambda: IMPLEMENTATIONS, "auto")
 
@@ -55,7 +53,9 @@ class AttentionSpec(Spec):
         if self.share_qk and (self.groups != self.heads or "query" not in self.projections):
             raise SpecError("share_qk", "{key} needs a projection of queries, and kv_heads=None")
         if self.value_width is not None and "value" not in self.projections:
-            raise SpecError("value_width", "{key}: values are not projected, so have their own")
+            raise SpecError(
+                "value_width", "{key}: values are not projected, so their width is fixed"
+            )
         for bias, names in {"qkv_bias": ("query", "key", "value"), "out_bias": ("out",)}.items():
             if getattr(self, bias) and not set(names) & set(self.projections):
                 raise SpecError(bias, f"{{key}}: {', '.join(names)} is not in projections")
@@ -69,11 +69,11 @@ class AttentionSpec(Spec):
         return self.kv_heads or self.heads
 
     def key_width(self, width: int) -> int:
-        """Of a query and of a key, in a model of this width."""
+        """Returns the width of queries and keys in a model of this width."""
         return width // self.heads if self.head_width is None else self.head_width
 
     def check_width(self, width: int, key: str, of: str = "width") -> None:
-        """Raise if a model of this width cannot have these heads."""
+        """Raises if a model of this width cannot have these heads."""
         if self.head_width is None and width % self.heads:
             divisors = [n for n in range(1, width + 1) if width % n == 0]
             near = min(divisors, key=lambda n: (abs(n - self.heads), n))
@@ -84,7 +84,7 @@ class AttentionSpec(Spec):
             )
 
     def check_out(self, width: int, key: str) -> None:
-        """Raise if the heads do not add up to the width of the residual path that they join."""
+        """Raises if the heads without `out` do not add up to the width of the residual path."""
         values = self.value_width or self.key_width(width)
         if "value" not in self.projections:
             values = width // self.groups
@@ -96,7 +96,7 @@ class AttentionSpec(Spec):
 
 
 class HeadWeights(nn.Module):
-    """A kernel DHK, and a bias HK or None, as `nn.DenseGeneral` has them."""
+    """A kernel (DHK), and a bias (HK) or None, like those of `nn.DenseGeneral`."""
 
     heads: int
     features: int
@@ -105,7 +105,7 @@ class HeadWeights(nn.Module):
 
     @nn.compact
     def __call__(self, width: int) -> tuple[Array, Array | None]:
-        """For inputs of this width."""
+        """Returns the weights for inputs of this width."""
         shape = self.heads, self.features
 
         def init(key: Array, shape: tuple[int, ...]) -> Array:
@@ -118,21 +118,20 @@ class HeadWeights(nn.Module):
 class MultiHeadAttention(nn.Module):
     """W_o · concat(heads), each head with its own W_q, W_k, W_v.  Vaswani et al. 2017, §3.2.2.
 
-    As a mixer it is self-attention. `keys_values` and `attend` are its two halves: keys and values
-    are made once, and queries may come from elsewhere. The parameters of the score and of the
-    position scheme are created here, in the shapes that their names ask for. They are given in
-    float32: a function casts what it multiplies, after it has looked it up.
+    As a mixer it is self-attention. `keys_values` and `attend` are its two halves, for keys and
+    values that are computed once and queries from elsewhere. It creates the parameters of the score
+    and of the position scheme, with the shapes in their names, and passes them in float32.
     """
 
     spec: AttentionSpec
     dims: Dims
     position: Position = Position()
-    share_position: bool = False  # its parameters are given with each call
+    share_position: bool = False  # its parameters come with each call
 
     def setup(self) -> None:
         spec, dims, width = self.spec, self.dims, self.key_width
         if self.position.table is not None:
-            raise UserError("this position scheme joins the embeddings: give it to PositionTable")
+            raise UserError("this position scheme joins the embeddings: use it in PositionTable")
 
         def project(name: str, heads: int, features: int) -> HeadWeights | None:
             if name not in spec.projections:
@@ -153,7 +152,7 @@ class MultiHeadAttention(nn.Module):
             self.out = dims.dense(
                 dims.width, axes=2, use_bias=spec.out_bias, kernel_init=dims.residual_init
             )
-        create = functools.partial(params.create, self, sizes=self.sizes)
+        create = functools.partial(create_params, self, sizes=self.sizes)
         self.score_params = create("score", spec.score.entry)
         self.position_params = {} if self.share_position else create("position", self.position)
 
@@ -163,14 +162,14 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Of what the parameters of a score or a position scheme may ask for."""
+        """Sizes that the parameters of a score or a position scheme may have."""
         sizes = {"H": self.spec.heads, "K": self.key_width}
         if self.dims.max_length is not None:
             sizes |= {"L": self.dims.max_length, "M": self.dims.max_length}
         return sizes
 
     def _position_params(self, shared: Mapping[str, Array] | None) -> Mapping[str, Array]:
-        """This layer's own, or those that all layers share."""
+        """Returns the parameters of this layer, or those that all layers share."""
         return self.position_params if shared is None or not self.share_position else shared
 
     def __call__(
@@ -184,7 +183,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None:
             cache, seen = extended(cache, k_BSGK, v_BSGE, context)
         dropouts = context.dropouts
-        out_BTD, found = self._attend(
+        out_BTD, intermediates = self._attend(
             q_BTHK,
             **seen._asdict(),
             position_params=shared,
@@ -192,10 +191,10 @@ class MultiHeadAttention(nn.Module):
             q_pos_BT=context.pos_BT,
             capture=context.capture,
         )
-        return out_BTD, cache, Auxiliary(intermediates=found)
+        return out_BTD, cache, Auxiliary(intermediates=intermediates)
 
     def init_cache(self, batch: int, length: int) -> Cache:
-        """Room for the keys and values of `length` tokens."""
+        """Returns an empty cache for the keys and values of `length` tokens."""
         groups, dtype = self.spec.groups, self.dims.dtype
         value_width = self.spec.value_width or self.key_width
         if "value" not in self.spec.projections:
@@ -208,7 +207,7 @@ class MultiHeadAttention(nn.Module):
         k_pos_BS: Array | None = None,
         position_params: Mapping[str, Array] | None = None,
     ) -> tuple[Array, Array]:
-        """Keys BSGK and values BSGE of a sequence."""
+        """Returns keys (BSGK) and values (BSGE) of a sequence."""
         check("source_BSD", source_BSD, {})
         k_BSGK, v_BSGE = self._project(source_BSD, "key", "value")
         return self._place("key", k_BSGK, k_pos_BS, position_params), v_BSGE
@@ -216,9 +215,9 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, x_BTD: Array, k_BSGK: Array, v_BSGE: Array, **options: Any
     ) -> tuple[Array, Intermediates]:
-        """What the queries of x find: BTD; and what `capture` asks for: "weights", or with
-        "details" every step from queries, keys and values to the heads' outputs. The other
-        `options` are those of `ops.attend`."""
+        """Returns the outputs (BTD) and the intermediates that `capture` requests: "weights", or
+        with "details" every stage from queries, keys and values to the outputs of the heads. The
+        other `options` are those of `ops.attend`."""
         (q_BTHK,) = self._project(x_BTD, "query")
         return self._attend(q_BTHK, k_BSGK, v_BSGE, **options)
 
@@ -234,17 +233,17 @@ class MultiHeadAttention(nn.Module):
         **options: Any,
     ) -> tuple[Array, Intermediates]:
         q_BTHK = self._place("query", q_BTHK, q_pos_BT, position_params)
-        position, own = self.position, self._position_params(position_params)
+        position, bias_params = self.position, self._position_params(position_params)
         details = "details" in capture
         return_weights = "weights" in capture and not details
-        # What is captured is the whole matrix, which the other implementations never hold.
+        # Only the reference holds the whole matrix, which is captured.
         implementation = "reference" if details else self.spec.implementation
-        found = attend(
+        outputs = attend(
             q_BTHK,
             k_BSGK,
             v_BSGE,
             score=Partial(self.spec.score.entry.fn, **self.score_params),
-            bias=None if position.bias is None else Partial(position.bias, **own),
+            bias=None if position.bias is None else Partial(position.bias, **bias_params),
             normalizer=self.spec.normalizer.entry,
             cap=self.spec.cap,
             q_pos_BT=q_pos_BT,
@@ -255,13 +254,13 @@ class MultiHeadAttention(nn.Module):
         )
         intermediates: Intermediates = {}
         if details:
-            out_BTHE, steps = found
+            out_BTHE, steps = outputs
             intermediates = {"q_BTHK": q_BTHK, "k_BSGK": k_BSGK, "v_BSGE": v_BSGE, **steps}
             intermediates["heads_BTHE"] = out_BTHE
         elif return_weights:
-            out_BTHE, intermediates["weights_BHTS"] = found
+            out_BTHE, intermediates["weights_BHTS"] = outputs
         else:
-            out_BTHE = found
+            out_BTHE = outputs
         if "out" in self.spec.projections:
             return self.out(out_BTHE), intermediates
         return out_BTHE.reshape(*out_BTHE.shape[:2], -1), intermediates
@@ -269,22 +268,22 @@ class MultiHeadAttention(nn.Module):
     def _place(
         self, name: str, x_BTHK: Array, pos_BT: Array | None, shared: Mapping[str, Array] | None
     ) -> Array:
-        """Queries or keys, normalised and rotated to their positions, if the model does that."""
+        """Normalizes queries or keys and rotates them to their positions, if configured."""
         if self.spec.qk_norm:
             x_BTHK = (self.query_norm if name == "query" else self.key_norm)(x_BTHK)
         if self.position.rotate is None:
             return x_BTHK
-        pos_BT = params.positions(x_BTHK, pos_BT)
+        pos_BT = positions(x_BTHK, pos_BT)
         return self.position.rotate(x_BTHK, pos_BT, **self._position_params(shared))
 
     def _project(self, x_BTD: Array, *names: str) -> list[Array]:
-        """x by heads, for each of the names, by one product.
+        """Projects x to the heads of each name, in one product.
 
-        Without a projection, its own features are cut into as many parts.
+        Without a projection, the features of x are cut into heads.
         """
         key = self.query if self.spec.share_qk else self.key
         known = {"query": self.query, "key": key, "value": self.value}
-        weights = {id(own): own for name in names if (own := known[name]) is not None}
+        weights = {id(kernel): kernel for name in names if (kernel := known[name]) is not None}
         projected = dict(zip(weights, self._products(x_BTD, list(weights.values())), strict=True))
         return [
             self._cut(x_BTD, name) if known[name] is None else projected[id(known[name])]
@@ -294,7 +293,7 @@ class MultiHeadAttention(nn.Module):
     def _products(self, x_BTD: Array, projections: list[Any]) -> list[Array]:
         if not projections:
             return []
-        kernels, biases = zip(*(one(x_BTD.shape[-1]) for one in projections), strict=True)
+        kernels, biases = zip(*(weights(x_BTD.shape[-1]) for weights in projections), strict=True)
         dtype = self.dims.dtype
         kernel_DN = jnp.concatenate([x.reshape(len(x), -1) for x in kernels], 1)
         y_BTN = flat_product(x_BTD.astype(dtype), kernel_DN.astype(dtype))

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: a mixer, cross-attention and a feed-forward on a residual path."""
+"""A Transformer layer: a mixer, cross-attention and a feed-forward on a residual path."""
 
 import dataclasses
 import functools
@@ -14,17 +14,24 @@ from jax.typing import ArrayLike
 from tfm.config.spec import Named, Spec, SpecError, call, choice, rate, size
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import DTYPES, Dims
+from tfm.layers.dims import DTYPES, Dims, InitSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.feedforward import FeedForwardSpec
-from tfm.layers.init import InitSpec
 from tfm.layers.mixers import MIXERS, Mixer
 from tfm.layers.norm import NormSpec, normalize
-from tfm.ops.dropout import drop
+from tfm.ops.dropout import Dropouts, drop
+from tfm.ops.fast import gelu
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import Position
 
-REMAT: dict[str, Any] = {  # what the backward pass finds saved, besides each layer's input
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": gelu,
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "tanh": jax.numpy.tanh,
+}
+GATED = {"reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
+REMAT: dict[str, Any] = {  # saved for the backward pass, besides each layer's input
     "none": jax.checkpoint_policies.everything_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
@@ -32,20 +39,34 @@ REMAT: dict[str, Any] = {  # what the backward pass finds saved, besides each la
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FeedForwardSpec(Spec):
+    """A feed-forward, applied to each token by itself."""
+
+    width: int = size()
+    kind: Named = choice(lambda: FEEDFORWARDS, "gelu", none=True)
+    bias: bool = True
+
+    @property
+    def activation(self) -> Callable[[Array], Array]:
+        """The activation of a built-in kind."""
+        return ACTIVATIONS[GATED.get(self.kind, self.kind)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DropoutSpec(Spec):
-    """Rates. None is off, which is another model; a rate of 0 is on, and drops nothing."""
+    """Dropout rates. None turns a site off, which is another model; 0 is on and drops nothing."""
 
     embedding: float | None = rate(None)
     attention: float | None = rate(None)  # of the weights
-    residual: float | None = rate(None)  # of what is added to the residual path
+    residual: float | None = rate(None)  # of the branches added to the residual path
     feedforward: float | None = rate(None)  # of the hidden layer
-    output: float | None = rate(None)  # of the last states (T5)
-    head: float | None = rate(None)  # of what a classifier reads
-    teacher: float | None = rate(None)  # of an RNN decoder's gold tokens, in training: its own
-    # predictions take their place.  Bengio et al. 2015
+    output: float | None = rate(None)  # of the final states (T5)
+    head: float | None = rate(None)  # of a classifier's inputs
+    scheduled_sampling: float | None = rate(None)  # share of an RNN decoder's input tokens that its
+    # own predictions replace in training.  Bengio et al. 2015
 
     def check_sites(self, *sites: str) -> None:
-        """Raise if something is dropped elsewhere than at `sites`."""
+        """Raises if a rate is set for a site that the model does not have."""
         for site, value in dataclasses.asdict(self).items():
             if value is not None and site not in sites:
                 raise SpecError(
@@ -57,17 +78,17 @@ class DropoutSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockSpec(Spec):
-    """What the layers of a Transformer are."""
+    """The layers of a Transformer."""
 
     width: int = size()
     layers: int = size()
-    max_length: int = size()  # of learned tables, and of weights with an entry for each position
+    max_length: int = size()  # for learned tables and weights with an entry for each position
     mixer: Named = call(lambda: MIXERS, "attention", none=True)
     attention: AttentionSpec | None = None
     feedforward: FeedForwardSpec
     norm: NormSpec = NormSpec()
     position: PositionSpec = PositionSpec()
-    mask: Named = call(lambda: MASKS, "everything")  # joined with what the batch says: padding
+    mask: Named = call(lambda: MASKS, "everything")  # combined with the padding of the batch
     residual: bool = True
     parallel: bool = False  # mixer and feed-forward side by side
     init: InitSpec = InitSpec()
@@ -100,11 +121,11 @@ class BlockSpec(Spec):
             key = "init.small_query" if self.init.small_query else "dropout.attention"
             raise SpecError(key, f"{{key}}: with mixer={self.mixer!r} there is no attention")
 
-    crosses = False  # whether there is attention to a source as well
+    crosses = False  # attends to a source as well
 
     @property
     def used_mixer(self) -> Mixer | None:
-        """The mixer; None if there is none, as an attention with the score "none"."""
+        """The mixer, or None; an attention with the score "none" is none."""
         mixer: Mixer | None = self.mixer.entry
         if mixer is None or not mixer.needs_attention:
             return mixer
@@ -112,12 +133,46 @@ class BlockSpec(Spec):
 
     @property
     def attends(self) -> bool:
-        """Whether the mixer is an attention."""
+        """True if the mixer is an attention."""
         return self.used_mixer is not None and self.used_mixer.masked
 
 
+class FeedForward(nn.Module):
+    """W₂ f(W₁ x), or gated, W₂ (f(W_g x) ⊙ W₁ x).  Vaswani et al. 2017, §3.3; Shazeer 2020.
+
+    A feed-forward maps x and the dropouts to y and its auxiliary losses.
+    """
+
+    spec: FeedForwardSpec
+    dims: Dims
+
+    def setup(self) -> None:
+        spec, dims = self.spec, self.dims
+        dense = functools.partial(dims.dense, use_bias=spec.bias)
+        self.up = dense(spec.width)
+        if spec.kind in GATED:
+            self.gate = dense(spec.width)
+        self.down = dense(dims.width, kernel_init=dims.residual_init)
+
+    def __call__(
+        self, x_BTD: Array, dropouts: Dropouts | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        return self.down(drop(self.hidden(x_BTD), dropouts, "feedforward")), {}
+
+    def hidden(self, x_BTD: Array) -> Array:
+        """Returns the hidden layer (BTF)."""
+        hidden_BTF = self.up(x_BTD)
+        if self.spec.kind in GATED:
+            return self.spec.activation(self.gate(x_BTD)) * hidden_BTF
+        return self.spec.activation(hidden_BTF)
+
+
+# A feed-forward is a module with the fields `spec` and `dims`.
+FEEDFORWARDS: dict[str, type[Any]] = dict.fromkeys([*ACTIVATIONS, *GATED], FeedForward)
+
+
 class Block(nn.Module):
-    """Each part reads the residual path and adds to it, in sequence or all at once.
+    """One layer. Each part reads the residual path and adds to it, in sequence or in parallel.
 
     A part that is "none" is left out.
     """
@@ -132,12 +187,12 @@ class Block(nn.Module):
             self.cross = MultiHeadAttention(self.cross_spec, self.dims)
 
     def keys_values(self, source_BSD: Any, source_pos_BS: Array | None) -> Cache:
-        """What cross-attention reads of the source: made once, read at each step of decoding. As
-        in the cache of self-attention, positions come last."""
+        """Returns the keys and values of the source, computed once for all steps of decoding. As in
+        the cache of self-attention, positions come last."""
         if not self.has_cross:
             return None
-        found = self.cross.keys_values(source_BSD, source_pos_BS)
-        return tuple(jnp.moveaxis(x, 1, -1) for x in found)
+        keys_values = self.cross.keys_values(source_BSD, source_pos_BS)
+        return tuple(jnp.moveaxis(x, 1, -1) for x in keys_values)
 
     @property
     def has_cross(self) -> bool:
@@ -147,7 +202,7 @@ class Block(nn.Module):
     def __call__(
         self, x_BTD: Array, each: tuple[ArrayLike, Cache], context: Context
     ) -> tuple[Array, tuple[Cache, Auxiliary]]:
-        """`each` is what differs between layers: the layer's number, and its cache."""
+        """Runs the layer. `each` holds its number and its cache."""
         number, cache = each
         if context.dropouts is not None:
             context = context.replace(dropouts=context.dropouts.within(number))
@@ -163,9 +218,9 @@ class Block(nn.Module):
 
             def mix(x_BTD: Array) -> Array:
                 nonlocal new_cache
-                own = None if cache is None else cache["mixer"]
-                y_BTD, own, auxiliary = mixer(x_BTD, context, own)
-                new_cache = None if cache is None else {**cache, "mixer": own}
+                old = None if cache is None else cache["mixer"]
+                y_BTD, new, auxiliary = mixer(x_BTD, context, old)
+                new_cache = None if cache is None else {**cache, "mixer": new}
                 losses.update({f"{name}_{key}": x for key, x in auxiliary.losses.items()})
                 intermediates.update(auxiliary.intermediates)
                 return y_BTD
@@ -178,10 +233,10 @@ class Block(nn.Module):
             feedforward = kind(self.spec.feedforward, self.dims, name="feedforward")
 
             def transform(x_BTD: Array) -> Array:
-                y_BTD, own = feedforward(x_BTD, context.dropouts)
+                y_BTD, own_losses = feedforward(x_BTD, context.dropouts)
                 if "details" in context.capture and hasattr(feedforward, "hidden"):
                     intermediates["hidden_BTF"] = feedforward.hidden(x_BTD)
-                losses.update({f"feedforward_{key}": x for key, x in own.items()})
+                losses.update({f"feedforward_{key}": x for key, x in own_losses.items()})
                 return y_BTD
 
             branches["feedforward"] = transform
@@ -200,7 +255,7 @@ class Block(nn.Module):
         else:
             k_BSGK, v_BSGE = (jnp.moveaxis(x, -1, 1) for x in cache["source"])
         dropouts, name = context.dropouts, "cross_weights_BHTS"
-        y_BTD, found = self.cross.attend(
+        y_BTD, captured = self.cross.attend(
             x_BTD,
             k_BSGK,
             v_BSGE,
@@ -210,7 +265,7 @@ class Block(nn.Module):
             k_pos_BS=context.source_pos_BS,
             capture=context.capture,
         )
-        intermediates.update({f"cross_{key}": x for key, x in found.items()})
+        intermediates.update({f"cross_{key}": x for key, x in captured.items()})
         return y_BTD
 
     def _residual_path(
@@ -220,8 +275,8 @@ class Block(nn.Module):
         context: Context,
         intermediates: dict[str, Array],
     ) -> Array:
-        """With "details" captured: what each part reads (`in`), what it gives (`out`), and the
-        residual path after it (`sum`)."""
+        """Adds each branch to the residual path. With "details", captures the input (`in`) and
+        output (`out`) of each branch, and the path after it (`sum`)."""
         spec, placement = self.spec, self.spec.norm.placement
         details = "details" in context.capture
 
@@ -240,7 +295,7 @@ class Block(nn.Module):
                 spec.norm, self.dims.dtype, name, x_BTD, context.valid_BT, context.train
             )
 
-        if spec.parallel:  # one norm serves all parts.  Wang & Komatsuzaki 2021
+        if spec.parallel:  # one norm for all parts.  Wang & Komatsuzaki 2021
             parts = tuple(branches.values())
             branches = {"": lambda x: functools.reduce(jnp.add, (part(x) for part in parts))}
         for name, branch in branches.items():

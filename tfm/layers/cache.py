@@ -1,8 +1,8 @@
-"""The cache of an attention: the keys and values of all tokens, or of the last ones (rolling).
+"""The cache of an attention: keys and values of all tokens, or of the last ones (rolling).
 
-In a rolling cache of S slots the token at position p is in slot p mod S, where it takes the place
-of one that no later token sees.  Jiang et al. 2023 (Mistral), §2. Positions come last, so that a
-CPU reads the cache for one token after another without moving it.
+In a rolling cache of S slots, the token at position p takes slot p mod S and replaces one that no
+later token sees.  Jiang et al. 2023 (Mistral), §2. Positions are the last axis, so that decoding on
+a CPU reads the cache without moving it.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from tfm.layers.context import Cache, Context
 from tfm.ops.mask import Mask
 from tfm.ops.masks import Rolling
 
-BY_POSITION = {"k_BGKS", "v_BGES"}  # an entry for each position or slot, in the last axis
+BY_POSITION = {"k_BGKS", "v_BGES"}  # entries whose last axis is positions or slots
 
 
 class Seen(NamedTuple):
-    """What the new tokens attend to."""
+    """The keys and values that new tokens attend to, and the mask over them."""
 
     k_BSGK: Array
     v_BSGE: Array
@@ -28,7 +28,7 @@ class Seen(NamedTuple):
 
 
 def empty(batch: int, length: int, groups: int, k_width: int, v_width: int, dtype: str) -> Cache:
-    """Room for the keys and values of `length` tokens."""
+    """Returns an empty cache for the keys and values of `length` tokens."""
     return {
         "k_BGKS": jnp.zeros((batch, groups, k_width, length), dtype),
         "v_BGES": jnp.zeros((batch, groups, v_width, length), dtype),
@@ -36,7 +36,7 @@ def empty(batch: int, length: int, groups: int, k_width: int, v_width: int, dtyp
 
 
 def extended(cache: Cache, k_BTGK: Array, v_BTGE: Array, context: Context) -> tuple[Cache, Seen]:
-    """The cache with new keys and values in it, and what their tokens attend to."""
+    """Returns the cache with new keys and values, and what their tokens attend to."""
     assert context.pos_BT is not None
     assert context.offset_B is not None
     slots, length = cache["k_BGKS"].shape[-1], k_BTGK.shape[1]
@@ -50,7 +50,7 @@ def extended(cache: Cache, k_BTGK: Array, v_BTGE: Array, context: Context) -> tu
     mask = Rolling(context.mask, slots)
     if length == 1:
         return new, Seen(*_in_order(new), _positions(context.pos_BT[:, 0], slots), mask, None)
-    # Later ones of the new tokens take the places of keys that earlier ones see.
+    # The last new tokens replace keys that the first ones see, so these read the old cache.
     k_BSGK, v_BSGE = _in_order(cache)
     return new, Seen(
         jnp.concatenate([k_BSGK, k_BTGK.astype(k_BSGK.dtype)], 1),
@@ -66,24 +66,24 @@ def _in_order(cache: Cache) -> tuple[Array, Array]:
 
 
 def _positions(last_B: Array, slots: int) -> Array:
-    """BS: the position of the token in each slot, once that at `last_B` is written."""
+    """Returns the position of the token in each slot (BS) after that at `last_B` is written."""
     back_BS = (last_B[:, None] - jnp.arange(slots)[None]) % slots
     return last_B[:, None] - back_BS
 
 
 def _written(cache_BGKS: Array, new_BTGK: Array, context: Context) -> Array:
-    """The cache with new entries at their positions; padding is not written."""
+    """Returns the cache with new entries at their positions; padding is not written."""
     slots, length = cache_BGKS.shape[-1], new_BTGK.shape[1]
     new_BTGK = new_BTGK.astype(cache_BGKS.dtype)
     pos_BT, valid_BT = context.pos_BT, context.valid_BT
     assert pos_BT is not None
     slot_BT = pos_BT % slots if context.rolling else pos_BT
     if context.even and length == 1 and valid_BT is None:
-        # In its place; rows of their own would be written one by one, which is slow on a CPU.
+        # In place. Scattering writes row by row, which is slow on a CPU.
         new_BGKT = jnp.moveaxis(new_BTGK, 1, -1)
         return lax.dynamic_update_slice_in_dim(cache_BGKS, new_BGKT, slot_BT[0, 0], -1)
     kept_BT = jnp.ones(pos_BT.shape, bool) if valid_BT is None else valid_BT
-    if context.rolling:  # of the new tokens too, only the last
+    if context.rolling:  # of the new tokens, too, only the last ones are kept
         last_B = jnp.max(jnp.where(kept_BT, pos_BT, -1), 1)
         kept_BT &= pos_BT > last_B[:, None] - slots
     slot_BT = jnp.where(kept_BT, slot_BT, slots)

@@ -1,4 +1,4 @@
-"""What the layers of a stack are given besides x, and what they return besides y."""
+"""The arguments of layers besides x, and their results besides y."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,21 +10,21 @@ from tfm.ops.dropout import Dropouts
 from tfm.ops.mask import Mask
 
 Intermediates = dict[str, Array]
-Cache = Any  # a pytree; None where nothing is decoded
+Cache = Any  # a pytree that a mixer defines; None outside decoding
 
 
 class Auxiliary(NamedTuple):
-    """Losses to be added to the objective's, and intermediates that were asked for, by name."""
+    """Losses to add to that of the objective, and requested intermediates, by name."""
 
     losses: Mapping[str, Array] = {}
     intermediates: Mapping[str, Array] = {}
 
 
 class Context(struct.PyTreeNode):
-    """What every layer of a stack is given.
+    """Arguments that all layers of a stack share.
 
-    With a cache, `pos_BT` is where the tokens stand in it, and the first of each example stands at
-    `offset_B`. `valid_BT` tells padding, which comes last.
+    With a cache, `pos_BT` are the positions of the tokens in it, and `offset_B` is that of the
+    first token of each example. `valid_BT` is False for padding, which comes last.
     """
 
     mask: Mask
@@ -36,7 +36,9 @@ class Context(struct.PyTreeNode):
     source_mask: Mask | None = None
     source_pos_BS: Array | None = None
     dropouts: Dropouts | None = None
-    even: bool = struct.field(pytree_node=False, default=False)  # all rows stand at one position
-    rolling: bool = struct.field(pytree_node=False, default=False)  # the cache has the last tokens
+    even: bool = struct.field(pytree_node=False, default=False)  # all rows have the same positions
+    rolling: bool = struct.field(
+        pytree_node=False, default=False
+    )  # the cache holds the last tokens only
     train: bool = struct.field(pytree_node=False, default=False)
     capture: tuple[str, ...] = struct.field(pytree_node=False, default=())

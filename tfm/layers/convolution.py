@@ -1,4 +1,4 @@
-"""A block of a convolutional network. Padding is as the nothing beyond the end."""
+"""Convolutions over time. Padding tokens act like zero padding."""
 
 from collections.abc import Callable
 
@@ -30,12 +30,12 @@ class ConvolutionBlock(nn.Module):
         train: bool = False,
         dropouts: Dropouts | None = None,
     ) -> tuple[Array, Array | None]:
-        """What is left of x, T / pool long, and of `valid_BT`. In training the batch's own
-        statistics are used, and noted in `batch_stats` for later."""
+        """Returns x and `valid_BT`, both T / pool long. In training, batch norm uses the statistics
+        of the batch and updates `batch_stats`."""
         x_BTF = Conv(
             self.channels,
             (self.window,),
-            use_bias=not self.batch_norm,  # which has its own
+            use_bias=not self.batch_norm,  # batch norm has one
             kernel_init=self.dims.kernel_init,
             dtype=self.dims.dtype,
             name="convolution",
@@ -64,13 +64,13 @@ def blank(x_BTD: Array, valid_BT: Array | None, value: float) -> Array:
 
 
 def _pool(x_BTD: Array, size: int) -> Array:
-    """The greatest of each `size` steps; what is left over at the end counts as well."""
+    """Max-pools each `size` steps, including an incomplete last group."""
     rest = -x_BTD.shape[1] % size
     return nn.max_pool(x_BTD, (size,), (size,), ((0, rest),))
 
 
 class ConvolutionMixer(nn.Module):
-    """A convolution over time; causal, or centred on each token."""
+    """A convolution over time, causal or centered on each token."""
 
     dims: Dims
     window: int
@@ -101,7 +101,7 @@ class ConvolutionMixer(nn.Module):
         return convolution(x_BTD), cache, Auxiliary()
 
     def _last(self, x_BTD: Array, valid_BT: Array | None) -> Array:
-        """The last tokens of each example, without padding."""
+        """Returns the last tokens of each example, without padding."""
         size = self.window - 1
         if valid_BT is None:
             return x_BTD[:, x_BTD.shape[1] - size :]

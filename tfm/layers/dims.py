@@ -1,53 +1,98 @@
-"""What every layer of a model is given: its width, its precision, how its weights start."""
+"""The sizes, precision, initial values and basic parameters that all layers share."""
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 
-from tfm.layers.init import Initializer, InitSpec, scaled
+from tfm.config.names import UserError
+from tfm.config.spec import Named, Spec, call
 from tfm.ops.fast import add_last, flat_product
+from tfm.ops.positions import Position
+from tfm.ops.scores import Score
+from tfm.ops.shapes import AXES, check_positions, shape_of
 
+Initializer = Callable[..., Array]
 CODINGS = {
-    "learned": "a vector for each token, which is trained",
-    "random": "a vector for each token, which stays as it was drawn",
-    "one_hot": "a 1 at the token's own place, zeros elsewhere; width is at least vocab",
-    "scalar": "the id itself, as a share of vocab, along a line that is trained",
+    "learned": "a trained vector for each token",
+    "random": "a random vector for each token, which is not trained",
+    "one_hot": "1 at the token's own place, 0 elsewhere; width is at least vocab",
+    "scalar": "id / vocab, a point on a trained line",
 }
 DTYPES = {name: jnp.dtype(name) for name in ("float32", "bfloat16", "float16")}
 
 
+def scaled(init: Initializer, factor: float) -> Initializer:
+    return lambda key, shape, *rest: factor * init(key, shape, *rest)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if value < 0:
+        raise UserError(f"{name}={value} must be at least 0")
+
+
+def normal(stddev: float = 0.02) -> Initializer:
+    _check_positive("normal: stddev", stddev)
+    return initializers.normal(stddev)
+
+
+def truncated_normal(stddev: float = 0.02) -> Initializer:
+    _check_positive("truncated_normal: stddev", stddev)
+    return initializers.truncated_normal(stddev)
+
+
+def uniform(limit: float = 0.1) -> Initializer:
+    _check_positive("uniform: limit", limit)
+    return lambda key, shape, dtype=float, *_: jax.random.uniform(key, shape, dtype, -limit, limit)
+
+
+scaling = initializers.variance_scaling
+INITIALIZERS: dict[str, Any] = {
+    "normal": normal,
+    "truncated_normal": truncated_normal,
+    "uniform": uniform,
+    "lecun_normal": lambda: scaling(1.0, "fan_in", "truncated_normal"),
+    "he_normal": lambda: scaling(2.0, "fan_in", "truncated_normal"),
+    "glorot_normal": lambda: scaling(1.0, "fan_avg", "truncated_normal"),
+    "glorot_uniform": lambda: scaling(1.0, "fan_avg", "uniform"),
+    "orthogonal": lambda scale=1.0: initializers.orthogonal(scale),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InitSpec(Spec):
+    """Initial values of the weights."""
+
+    kernel: Named = call(lambda: INITIALIZERS, "lecun_normal")  # recurrent ones are orthogonal
+    embedding: Named = call(lambda: INITIALIZERS, "normal(stddev=0.02)")
+    scale_by_depth: bool = False  # scales the last kernel of each branch by 1/√(number of sums)
+    small_query: bool = False  # scales queries by 1/√head_width, for the unscaled dot product (T5)
+
+
 def keep_bias(x: Array, kernel: Array, bias: Array | None, *, dtype: Any) -> tuple[Any, ...]:
-    """All but the bias in the type of the computation."""
+    """Casts all but the bias to the dtype of the computation."""
     return *promote_dtype(x, kernel, dtype=dtype), bias
 
 
-class Float32Bias:
-    """A layer of Flax whose bias is added in float32, so that its gradient, a sum over all tokens,
-    is summed in float32."""
-
-    def __call__(self, x: Array) -> Array:
-        y = super().__call__(x)  # type: ignore[misc]
-        return y.astype(self.dtype) if self.use_bias else y  # type: ignore[attr-defined]
-
-
 class Dense(nn.Module):
-    """W x + b, where x and y may have several axes of features, as heads.
+    """W x + b, where x and y may have several feature axes, such as heads.
 
-    The product is in the type of the computation; the bias is added in float32.
+    The product has the dtype of the computation; the bias is added in float32.
     """
 
     features: int | tuple[int, ...]
-    axes: int = 1  # of the input, that are summed over
+    axes: int = 1  # feature axes of the input
     use_bias: bool = True
     kernel_init: Initializer = initializers.lecun_normal()
     dtype: Any = DTYPES["float32"]
-    product_dtype: Any = None  # of y; None: the type of the computation
+    product_dtype: Any = None  # of y; None: that of the computation
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -70,16 +115,24 @@ class Dense(nn.Module):
         return y.astype(self.product_dtype or self.dtype).reshape(*lead, *features)
 
 
-class Conv(Float32Bias, nn.Conv):
+class Conv(nn.Conv):
+    """A convolution whose bias is added in float32, so that its gradient is summed in float32."""
+
     promote_dtype: Any = keep_bias
+
+    def __call__(self, x: Array) -> Array:
+        y = super().__call__(x)
+        return y.astype(self.dtype) if self.use_bias else y
 
 
 @dataclasses.dataclass(frozen=True)
 class Dims:
+    """The settings that every layer of a model receives."""
+
     width: int
-    max_length: int | None = None  # of parameters with an entry for each position
-    causal: bool = False  # a token must not see those after it
-    depth: int = 1  # sums on the residual path
+    max_length: int | None = None  # for parameters with an entry for each position
+    causal: bool = False  # a token must not see later ones
+    depth: int = 1  # number of sums on the residual path
     init: InitSpec = InitSpec()
     dtype: Any = DTYPES["float32"]  # of the computation; parameters are float32
     coding: str = "learned"  # how tokens become vectors, one of CODINGS
@@ -90,10 +143,32 @@ class Dims:
 
     @property
     def residual_init(self) -> Initializer:
-        """For the last kernel of a branch.  Radford et al. 2019, §2.3."""
+        """Initializer of the last kernel of a branch.  Radford et al. 2019, §2.3."""
         factor = self.depth**-0.5 if self.init.scale_by_depth else 1.0
         return self.kernel_init if factor == 1 else scaled(self.kernel_init, factor)
 
     def dense(self, features: int | tuple[int, ...], **options: Any) -> Dense:
-        """A dense layer; in a model it belongs to the module that calls this."""
+        """Creates a dense layer; it belongs to the module that calls this."""
         return Dense(features, **{"dtype": self.dtype, "kernel_init": self.kernel_init, **options})
+
+
+def positions(x_BTD: Array, pos_BT: Array | None) -> Array:
+    """Returns the positions of x, by default its indices."""
+    if pos_BT is None:
+        return jnp.arange(x_BTD.shape[1])[None]
+    return check_positions("pos_BT", pos_BT, {"B": x_BTD.shape[0], "T": x_BTD.shape[1]})
+
+
+def create_params(
+    module: nn.Module, prefix: str, entry: Score | Position, sizes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Creates the parameters of `entry` in `module` as `prefix_name`; a name ends in its shape."""
+    taken = sorted(set(entry.sizes) & set(AXES))
+    if taken:
+        axes = ", ".join(f"{axis} ({AXES[axis]})" for axis in taken)
+        raise UserError(f"{prefix}: sizes={dict(entry.sizes)}: the library has {axes}")
+    sizes = {**sizes, **entry.sizes}
+    return {
+        name: module.param(f"{prefix}_{name}", init, shape_of(name, sizes))
+        for name, init in entry.params.items()
+    }

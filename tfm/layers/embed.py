@@ -1,4 +1,4 @@
-"""Embeddings of tokens, and the tables of positions that join them."""
+"""Token embeddings, and the position tables that join them."""
 
 import dataclasses
 import functools
@@ -14,8 +14,7 @@ from jax.typing import ArrayLike
 
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
-from tfm.layers import params
-from tfm.layers.dims import Dense, Dims
+from tfm.layers.dims import Dense, Dims, create_params, positions
 from tfm.ops.fast import flat_product
 from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.shapes import check, suffix
@@ -23,23 +22,25 @@ from tfm.ops.shapes import check, suffix
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PositionSpec(Spec):
+    """A position scheme, and how its table joins the embeddings."""
+
     scheme: Named = call(lambda: POSITIONS, "none")
     join: Named = choice(lambda: JOINS, "add")  # how a table joins the embeddings
     amplitude: float = field(1.0)
     learn_amplitude: bool = False
-    width: int | None = size(None)  # of a table that is concatenated; taken from the model's width
+    width: int | None = size(None)  # of a concatenated table; part of the model's width
     share: bool = True  # layers share the parameters of a bias or rotation (T5)
 
     def check(self) -> None:
         if (self.width is not None) != (self.join == "concatenate"):
             raise SpecError(
                 "width",
-                f"{{key}}={self.width} with join={self.join!r}: the table's width is given when "
-                "it is concatenated, and only then",
+                f"{{key}}={self.width} with join={self.join!r}: set the table's width if and "
+                "only if it is concatenated",
             )
 
     def check_joins(self, scheme: Named, key: str) -> None:
-        """Raise if a table is configured, but the scheme has none."""
+        """Raises if a table is configured, but the scheme has none."""
         for name in ("join", "amplitude", "learn_amplitude", "width"):
             value = getattr(self, name)
             if scheme.entry.table is None and value != getattr(PositionSpec(), name):
@@ -49,9 +50,9 @@ class PositionSpec(Spec):
 
 
 class PositionTable(nn.Module):
-    """Join a position's vector to each token's: x + a·PE, x ⊙ a·PE, or [x, a·PE].
+    """Joins a vector for its position to each token: x + a·PE, x ⊙ a·PE, or [x, a·PE].
 
-    Schemes without a table (rotary, ALiBi, relative, none) leave x as it is.
+    Returns x for schemes without a table (rotary, ALiBi, relative, none).
     """
 
     spec: PositionSpec
@@ -73,11 +74,11 @@ class PositionTable(nn.Module):
         sizes = {"D": self.spec.width or width}
         if self.max_length is not None:
             sizes["L"] = self.max_length
-        options = params.create(self, "table", self.position, sizes)
+        options = create_params(self, "table", self.position, sizes)
         if "length_B" in inspect.signature(table).parameters:
             valid_BT = jnp.ones((1, length), bool) if valid_BT is None else valid_BT
             options["length_B"] = jnp.sum(valid_BT, 1)
-        table_BTD = table(params.positions(x_BTD, pos_BT), sizes["D"], **options)
+        table_BTD = table(positions(x_BTD, pos_BT), sizes["D"], **options)
         amplitude: ArrayLike = self.spec.amplitude
         if self.spec.learn_amplitude:
             amplitude = self.param("amplitude", initializers.constant(amplitude), ())
@@ -86,9 +87,9 @@ class PositionTable(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, and one for its type; the same matrix may serve as the head.
+    """A vector for each token, and one for its type; the token matrix can also be the head.
 
-    What `dims.coding` does not train is a constant of the model: it is saved, and has no gradient.
+    With an untrained `dims.coding` the matrix is a constant: it is saved and has no gradient.
     """
 
     vocab: int
@@ -97,8 +98,8 @@ class TokenEmbedding(nn.Module):
     scale: bool = False  # by √width.  Vaswani et al. 2017, §3.4
 
     def setup(self) -> None:
-        # Looked up in float32 and cast then: the other way round, the gradients of a token's vector
-        # would be summed in half precision, and many small ones would be lost.
+        # Look up in float32, then cast. Otherwise the gradients of a token's vector would be summed
+        # in half precision, and many small ones would be lost.
         embed = functools.partial(
             nn.Embed, features=self.dims.width, embedding_init=self.dims.init.embedding.entry
         )
@@ -126,7 +127,7 @@ class TokenEmbedding(nn.Module):
             x_BTD = x_BTD * jnp.asarray(self.dims.width**0.5, x_BTD.dtype)
         if not self.types:
             if types_BT is not None:
-                raise UserError("types_BT is given, but the model has types=0")
+                raise UserError("types_BT needs types in the model, which has types=0")
             return x_BTD
         if types_BT is None:
             types_BT = jnp.zeros_like(tokens_BT)
@@ -149,6 +150,7 @@ class TokenEmbedding(nn.Module):
         return self.token(tokens_BT)
 
     def logits(self, x_BTD: Array) -> Array:
+        """Projects states to logits with the token matrix."""
         match self.dims.coding:
             case "scalar":
                 raise UserError("coding='scalar' has no table that could be the head: untie it")
@@ -162,5 +164,5 @@ class TokenEmbedding(nn.Module):
 
 
 def head(vocab: int, dims: Dims, **options: Any) -> Dense:
-    """A projection to the vocabulary, without bias: half-precision factors, a float32 product."""
+    """Creates a projection to the vocabulary without bias, whose product is in float32."""
     return dims.dense(vocab, use_bias=False, product_dtype=jnp.float32, **options)

@@ -1,4 +1,4 @@
-"""Linear attention: φ(q)·φ(k) instead of exp(q·k), so the sums over keys are a state."""
+"""Linear attention: φ(q)·φ(k) instead of exp(q·k), so that sums over keys form a state."""
 
 import jax
 from flax import linen as nn
@@ -63,7 +63,7 @@ class LinearAttention(nn.Module):
         return self.dims.width // self.heads
 
     def init_cache(self, batch: int, length: int) -> Cache:
-        """Σ φ(k) vᵀ and Σ φ(k): as large for any length."""
+        """Returns Σ φ(k) vᵀ and Σ φ(k), whose size does not depend on the length."""
         width = self._head_width()
         return {
             "kv_BHKE": jnp.zeros((batch, self.heads, width, width)),
@@ -72,7 +72,7 @@ class LinearAttention(nn.Module):
 
 
 def _weights(q_BTHK: Array, k_BSHK: Array, causal: bool) -> Array:
-    """φ(q)·φ(k) / Σ φ(q)·φ(k): what each key weighs, which is never held when it is computed."""
+    """Computes the weights φ(q)·φ(k) / Σ φ(q)·φ(k), for display only."""
     pairs_BHTS = jnp.einsum("BTHK,BSHK->BHTS", q_BTHK, k_BSHK)
     pairs_BHTS = jnp.tril(pairs_BHTS) if causal else pairs_BHTS
     return pairs_BHTS / (jnp.sum(pairs_BHTS, -1, keepdims=True) + TINY)
@@ -92,7 +92,7 @@ def _read(q_BTHK: Array, state: Cache) -> Array:
 
 
 def _causal(q_BTHK: Array, k_BTHK: Array, v_BTHE: Array, state: Cache) -> tuple[Array, Cache]:
-    """Chunk by chunk: within one by the masked products, before it by the state."""
+    """Attends within a chunk by masked products, and to earlier chunks through the state."""
     batch, length, heads, _ = q_BTHK.shape
     size = min(CHUNK, length)
 

@@ -1,8 +1,8 @@
-"""Mixers: what moves information between tokens. Attention is one among others.
+"""Mixers: they move information between tokens. Attention is one of them.
 
-A mixer is a module called as `mixer(x_BTD, context, cache)`. It returns y, the cache with these
-tokens in it, and its auxiliary losses and intermediates. `init_cache(batch, length)` gives an empty
-cache. What a mixer can do is declared beside it and tested.
+A mixer is a module called as `mixer(x_BTD, context, cache)`. It returns y, the cache extended by
+these tokens, and its auxiliary losses and intermediates. `init_cache(batch, length)` returns an
+empty cache. The capabilities of a mixer are declared with it and tested.
 """
 
 import dataclasses
@@ -21,22 +21,23 @@ from tfm.layers.token_mlp import TokenMLP
 
 @dataclasses.dataclass(frozen=True)
 class Mixer:
-    """`make(spec, dims, position, name=…)` gives the module; `spec` is that of the layers.
+    """A mixer: `make(spec, dims, position, name=…)` returns its module, from the spec of the
+    layers.
 
-    `dims.causal` tells the module whether a token must not see those after it.
+    With `dims.causal` a token must not see later ones.
     """
 
     make: Callable[..., Any]
-    causal: bool = True  # it can hide later tokens
-    cacheable: bool = True  # it can go on from a cache, token by token
-    padding: bool = True  # padding changes nothing for the other tokens
-    masked: bool = False  # it obeys any mask
-    needs_attention: bool = False  # it is configured by `model.attention`
-    uses: tuple[Any, ...] = ()  # entries of other registries that it names: (registry, Named)
+    causal: bool = True  # can hide later tokens
+    cacheable: bool = True  # can continue from a cache, token by token
+    padding: bool = True  # padding does not change other tokens
+    masked: bool = False  # obeys any mask
+    needs_attention: bool = False  # is configured by `model.attention`
+    uses: tuple[Any, ...] = ()  # entries of other registries: (registry, Named)
 
 
 def attention() -> Mixer:
-    """Every token attends to those that the mask shows.  Vaswani et al. 2017."""
+    """Lets every token attend to the tokens that the mask shows.  Vaswani et al. 2017."""
 
     def make(spec, dims, position, **options):
         share = spec.position.share
@@ -46,7 +47,7 @@ def attention() -> Mixer:
 
 
 def convolution(window: int = 3, depthwise: bool = False) -> Mixer:
-    """y_t = f(x_{t−1}, x_t, x_{t+1}); of the last `window` tokens where later ones are hidden."""
+    """Computes y_t = f(x_{t−1}, x_t, x_{t+1}), or from the last `window` tokens if causal."""
     _check_size("convolution: window", window)
     return Mixer(
         lambda spec, dims, position, **options: ConvolutionMixer(dims, window, depthwise, **options)
@@ -54,7 +55,7 @@ def convolution(window: int = 3, depthwise: bool = False) -> Mixer:
 
 
 def token_mlp(hidden: int | None = None) -> Mixer:
-    """A learned linear map over positions, or with `hidden` the MLP of Tolstikhin et al. 2021."""
+    """Maps positions linearly, or with `hidden` by an MLP.  Tolstikhin et al. 2021."""
     if hidden is not None:
         _check_size("token_mlp: hidden", hidden)
     return Mixer(
@@ -65,9 +66,9 @@ def token_mlp(hidden: int | None = None) -> Mixer:
 
 
 def linear_attention(heads: int | None = None) -> Mixer:
-    """Attention whose sums over keys are a state.  Katharopoulos et al. 2020.
+    """Attends through a state of sums over keys.  Katharopoulos et al. 2020.
 
-    Without `heads`, as many as `model.attention` has, or one.
+    `heads` defaults to that of `model.attention`, or to 1.
     """
     if heads is not None:
         _check_size("linear_attention: heads", heads)
@@ -80,13 +81,13 @@ def linear_attention(heads: int | None = None) -> Mixer:
 
 
 def state_space(states: int = 64) -> Mixer:
-    """A diagonal linear recurrence.  Orvieto et al. 2023."""
+    """Runs a diagonal linear recurrence.  Orvieto et al. 2023."""
     _check_size("state_space: states", states)
     return Mixer(lambda spec, dims, position, **options: StateSpace(dims, states, **options))
 
 
 def recurrent(cell: str = "gru") -> Mixer:
-    """A recurrent network over the tokens.  Elman 1990; both ways where both sides may be seen."""
+    """Runs a recurrent network over the tokens, in both directions unless causal.  Elman 1990."""
     pick(CELLS, cell, "recurrent: cell")
     return Mixer(
         lambda spec, dims, position, **options: RecurrentMixer(dims, cell, **options),

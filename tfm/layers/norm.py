@@ -1,4 +1,4 @@
-"""Normalisation."""
+"""Norms: layer norm, RMS norm, batch norm, and a norm over whole sentences."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,12 +21,14 @@ PLACEMENTS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NormSpec(Spec):
+    """The norms of a Transformer, and where they are."""
+
     kind: Named = choice(lambda: NORMS, "layer", none=True)
     placement: Named = choice(lambda: PLACEMENTS, "pre")
     eps: float = field(1e-5, above=0)
     bias: bool = True  # of a LayerNorm
     embedding: bool = False  # also after the embeddings (BERT)
-    final: bool | None = None  # also after the last layer; None: unless placement is "post"
+    final: bool | None = None  # also after the last layer; None: if placement is not "post"
 
     @property
     def has_final(self) -> bool:
@@ -35,14 +37,14 @@ class NormSpec(Spec):
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """`apply(spec, dtype, name, x_BTD, valid_BT, train)` gives the normalised x."""
+    """A norm: `apply(spec, dtype, name, x_BTD, valid_BT, train)` returns the normalized x."""
 
     apply: Callable[..., Array]
     causal: bool = True  # the result for a token does not depend on later tokens
 
 
 class TokenNorm(nn.Module):
-    """As `nn.LayerNorm` and `nn.RMSNorm`, with a faster gradient."""
+    """Like `nn.LayerNorm` (`center`) and `nn.RMSNorm`, with a faster gradient."""
 
     eps: float
     dtype: DTypeLike
@@ -62,22 +64,22 @@ class TokenNorm(nn.Module):
 def layer(
     spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
 ) -> Array:
-    """(x − mean) / √(var + ε) · scale + bias, over the features of one token.  Ba et al. 2016."""
+    """Computes (x − mean) / √(var + ε) · scale + bias over a token's features.  Ba et al. 2016."""
     return TokenNorm(spec.eps, dtype, True, spec.bias, name=name)(x_BTD)
 
 
 def rms(
     spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
 ) -> Array:
-    """x / √(mean x² + ε) · scale, over the features of one token.  Zhang & Sennrich 2019."""
+    """Computes x / √(mean x² + ε) · scale over a token's features.  Zhang & Sennrich 2019."""
     return TokenNorm(spec.eps, dtype, False, False, name=name)(x_BTD)
 
 
 def batch(
     spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
 ) -> Array:
-    """Over all tokens of the batch, feature by feature; later by running averages, in which no
-    token sees another.  Ioffe & Szegedy 2015."""
+    """Normalizes each feature over all tokens of the batch; in evaluation by running
+    averages.  Ioffe & Szegedy 2015."""
     norm = nn.BatchNorm(
         use_running_average=not train,
         momentum=0.9,
@@ -113,6 +115,7 @@ class SentenceNorm(nn.Module):
 def sentence(
     spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
 ) -> Array:
+    """Computes (x − mean) / √(var + ε) · scale + bias over all features of all tokens."""
     return SentenceNorm(spec, dtype, name=name)(x_BTD, valid_BT)
 
 
@@ -124,7 +127,7 @@ def normalize(
     valid_BT: Array | None = None,
     train: bool = False,
 ) -> Array:
-    """x as the norm of a spec leaves it. Its parameters belong to the module that calls this."""
+    """Normalizes x by the norm of a spec; the calling module owns the parameters."""
     norm: Norm | None = spec.kind.entry
     return x_BTD if norm is None else norm.apply(spec, dtype, name, x_BTD, valid_BT, train)
 

@@ -1,4 +1,4 @@
-"""Cells over time: a state is carried from step to step, and padding is stepped over."""
+"""Recurrent cells over time. Padding does not change the state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def lstm_gates(x: Array, h: Array) -> Intermediates:
-    """i, f, g, o, where c′ = f ⊙ c + i ⊙ g and h′ = o ⊙ tanh(c′).  Gers et al. 2000."""
+    """Returns i, f, g, o, where c′ = f ⊙ c + i ⊙ g and h′ = o ⊙ tanh(c′).  Gers et al. 2000."""
     i, f, g, o = jnp.split(x + h, 4, -1)
     return {"i": nn.sigmoid(i), "f": nn.sigmoid(f), "g": jnp.tanh(g), "o": nn.sigmoid(o)}
 
@@ -35,7 +35,7 @@ def lstm(x: Array, h: Array, carry: Carry) -> Carry:
 
 
 def gru_gates(x: Array, h: Array) -> Intermediates:
-    """r, z, n, where h′ = (1 − z) ⊙ n + z ⊙ h.  Cho et al. 2014, eq. 5–8; r after W, as cuDNN."""
+    """Returns r, z, n, where h′ = (1 − z) ⊙ n + z ⊙ h.  Cho et al. 2014, eq. 5–8; r as in cuDNN."""
     (x_r, x_z, x_n), (h_r, h_z, h_n) = jnp.split(x, 3, -1), jnp.split(h, 3, -1)
     r, z = nn.sigmoid(x_r + h_r), nn.sigmoid(x_z + h_z)
     return {"r": r, "z": z, "n": jnp.tanh(x_n + r * h_n)}
@@ -47,12 +47,13 @@ def gru(x: Array, h: Array, carry: Carry) -> Carry:
 
 
 def rnn(x: Array, h: Array, carry: Carry) -> Carry:
-    """tanh(U x + W h + b).  Elman 1990."""
+    """Computes tanh(U x + W h + b).  Elman 1990."""
     return jnp.tanh(x + h)
 
 
 class Cell(NamedTuple):
-    """`step(U x + b, W h, carry)` gives the next carry: the products of all gates side by side.
+    """A cell: `step(U x + b, W h, carry)` returns the next carry. Products hold all gates side by
+    side.
 
     Weights are named as in Flax, "i" + gate and "h" + gate.
     """
@@ -72,33 +73,33 @@ CELLS = {
 
 
 class Weights(NamedTuple):
-    """Of all gates, side by side."""
+    """The weights of all gates, side by side."""
 
     x: Array
     h: Array
-    bias: Array  # of both sums
-    h_bias: Array | None  # where a gate stands between the two sums
+    bias: Array  # of x, and of h if it has no bias of its own
+    h_bias: Array | None  # if a gate multiplies the product with h
 
 
 class CellWeights(nn.Module):
-    """The weights of a cell, in the type of the computation."""
+    """The weights of a cell, in the dtype of the computation."""
 
     cell: str
     dims: Dims
 
     @nn.compact
     def __call__(self, width: int) -> Weights:
-        """For inputs of this width."""
+        """Returns the weights for inputs of this width."""
         cell, dims = CELLS[self.cell], self.dims
 
         def joined(side: str, features: int, init: Any) -> tuple[Array, Array]:
-            both = [
+            parts = [
                 Affine(dims.width, f"{side}{gate}" in cell.biases, init, name=f"{side}{gate}")(
                     features
                 )
                 for gate in cell.names
             ]
-            kernels, biases = zip(*both, strict=True)
+            kernels, biases = zip(*parts, strict=True)
             return jnp.concatenate(kernels, -1).astype(dims.dtype), jnp.concatenate(biases)
 
         x, bias = joined("i", width, dims.kernel_init)
@@ -109,7 +110,7 @@ class CellWeights(nn.Module):
 
 
 class Affine(nn.Module):
-    """A kernel and a bias; zeros, where it has none."""
+    """A kernel and a bias, which is zero without `use_bias`."""
 
     features: int
     use_bias: bool
@@ -118,10 +119,9 @@ class Affine(nn.Module):
     @nn.compact
     def __call__(self, width: int) -> tuple[Array, Array]:
         kernel = self.param("kernel", self.kernel_init, (width, self.features))
-        zeros = jnp.zeros(self.features)
-        return kernel, self.param(
-            "bias", initializers.zeros, zeros.shape
-        ) if self.use_bias else zeros
+        if not self.use_bias:
+            return kernel, jnp.zeros(self.features)
+        return kernel, self.param("bias", initializers.zeros, (self.features,))
 
 
 def hidden(carry: Carry) -> Array:
@@ -129,7 +129,7 @@ def hidden(carry: Carry) -> Array:
 
 
 def final(carries: Sequence[Carry]) -> Array:
-    """A layer's last state; beside it, if it has two directions, the first one backwards."""
+    """Returns the last state of a layer, concatenated over its directions."""
     return jnp.concatenate([hidden(carry) for carry in carries], -1)
 
 
@@ -139,7 +139,7 @@ def zero_carry(cell: Cell, width: int, batch: int, dtype: Any) -> Carry:
 
 
 class Attending(NamedTuple):
-    """What a cell attends to before each step.  Bahdanau et al. 2015."""
+    """The attention that a cell applies before each step.  Bahdanau et al. 2015."""
 
     module: MultiHeadAttention
     pos_BT: Array
@@ -148,25 +148,26 @@ class Attending(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Of what is found: the heads side by side, as `out` is not projected."""
+        """Width of the context: the heads side by side, without an output projection."""
         values = self.keys_values[1]
         return self.module.spec.heads * values.shape[-1]
 
     def initialize(self, h_BH: Array) -> None:
-        """Create the parameters of the attention, which must be before the loop."""
+        """Creates the parameters of the attention before the loop."""
         self.module.attend(h_BH[:, None], *self.keys_values, q_pos_BT=self.pos_BT[:, :1])
 
     def args(self, dropouts: Dropouts | None) -> Any:
-        """All arrays that `attend` reads."""
+        """Returns all arrays that `attend` reads."""
         return self.module.variables, self.keys_values, self.mask, dropouts
 
     def attend(
         self, h_BH: Array, pos_B: Array, args: Any, capture: tuple[str, ...]
     ) -> tuple[Array, Intermediates]:
-        """What a state finds (BE), and what is captured of this one query: BHS, BHK."""
+        """Returns the context of a state (BE) and captured intermediates of its query (BHS,
+        BHK)."""
         variables, keys_values, mask, dropouts = args
         dropouts = None if dropouts is None else dropouts.within(pos_B[0])
-        found: Any = self.module.clone(parent=None).apply(
+        context_B1E, captured = self.module.clone(parent=None).apply(
             variables,
             h_BH[:, None],
             *keys_values,
@@ -176,9 +177,9 @@ class Attending(NamedTuple):
             capture=capture,
             method="attend",
         )
-        return found[0][:, 0], {
+        return context_B1E[:, 0], {
             name: x[:, :, 0] if name.endswith("BHTS") else x[:, 0]
-            for name, x in found[1].items()
+            for name, x in captured.items()
             if name not in ("k_BSGK", "v_BSGE")  # the same at each step
         }
 
@@ -194,10 +195,10 @@ def over_time(
     dropouts: Dropouts | None = None,
     capture: tuple[str, ...] = (),
 ) -> tuple[Carry, Carry, Any]:
-    """The last carry, all of them (BTH), and what was attended to: the context, and what is
-    captured of it.
+    """Runs a cell over time. Returns the last carry, all carries (BTH), and with `attending` the
+    contexts and their captured intermediates.
 
-    What of the inputs is known before the loop is multiplied before it.
+    Products with the inputs are computed before the loop.
     """
     x_TBD = x_BTD.swapaxes(0, 1)
     width = x_TBD.shape[-1]
@@ -209,39 +210,36 @@ def over_time(
 
     def step(dot: Dot, args: Any, carry: Carry, each: Any) -> tuple[Carry, Any]:
         (h_bias, attend_args), (x_BG, valid_B, pos_B) = args, each
-        found = None
+        attended = None
         if attending is not None:
-            found = attending.attend(hidden(carry), pos_B, attend_args, capture)
-            x_BG = x_BG + dot("context", found[0])
+            attended = attending.attend(hidden(carry), pos_B, attend_args, capture)
+            x_BG = x_BG + dot("context", attended[0])
         h_BG = dot("h", hidden(carry))
         if h_bias is not None:
             h_BG = (h_BG + h_bias[None]).astype(h_BG.dtype)
         new = cell.step(x_BG, h_BG, carry)
         if valid_B is not None:
             new = jax.tree.map(lambda a, b: jnp.where(valid_B[:, None], a, b), new, carry)
-        return new, (new, found)
+        return new, (new, attended)
 
-    over = None if attending is None else attending.args(dropouts)
+    attend_args = None if attending is None else attending.args(dropouts)
     pos_TB = None if attending is None else attending.pos_BT.swapaxes(0, 1)
     valid_TB = None if valid_BT is None else valid_BT.swapaxes(0, 1)
-    args = weights.h_bias, over
-    last, (carries, found) = scan_time(
-        step, kernels, args, carry, (x_TBG, valid_TB, pos_TB), reverse
-    )
-    carries, found = jax.tree.map(lambda x: x.swapaxes(0, 1), (carries, found))
-    return last, carries, found
+    args = weights.h_bias, attend_args
+    last, outputs = scan_time(step, kernels, args, carry, (x_TBG, valid_TB, pos_TB), reverse)
+    carries, attended = jax.tree.map(lambda x: x.swapaxes(0, 1), outputs)
+    return last, carries, attended
 
 
 class RecurrentStack(nn.Module):
-    """N layers of one cell; in each, with `bidirectional`, a second that runs backwards.
+    """N layers of one cell; with `bidirectional`, each has a second cell that runs backward.
 
-    A padded step leaves the state as it is, so the last state is that of the last real token, and
-    a cell that runs backwards comes to it with the state that it started with. Where there are two
+    Padding does not change the state, so the last state is that of the last real token. With two
     directions, H holds them side by side.
     """
 
     cell: str
-    dims: Dims  # whose width is the state's
+    dims: Dims  # with the width of the state
     layers: int = 1
     bidirectional: bool = False
 
@@ -256,15 +254,16 @@ class RecurrentStack(nn.Module):
         dropouts: Dropouts | None = None,
         capture: tuple[str, ...] = (),
     ) -> tuple[Array, Carries, Intermediates]:
-        """States BTH of the last layer; the last carries; intermediates, stacked over layers (N).
+        """Returns the states of the last layer (BTH), the last carries, and intermediates stacked
+        over layers (N).
 
-        `start` is where the carries start, else at zero. With `attending` the first layer's cell
-        attends before each step, and "context_BTE" and "weights_BHTS" say what it found.
+        Carries start at `start`, by default zero. With `attending` the cell of the first layer
+        attends before each step, and intermediates include "context_BTE" and "weights_BHTS".
         """
         kind, dims = CELLS[self.cell], self.dims
         last: list[list[Carry]] = []
         each: list[Intermediates] = []
-        found: Intermediates = {}
+        attended: Intermediates = {}
         for n in range(self.layers):
             x_BTD = drop(x_BTD, dropouts, "residual", f"layer_{n}") if n else x_BTD
             ends: list[Carry] = []
@@ -273,16 +272,16 @@ class RecurrentStack(nn.Module):
                 zeros = zero_carry(kind, dims.width, x_BTD.shape[0], x_BTD.dtype)
                 begin = zeros if start is None else start[n][d]
                 first = None if n else attending
-                more = 0 if first is None else first.width
-                own = CellWeights(self.cell, dims, name=f"{direction}_{n}")
-                weights = own(x_BTD.shape[-1] + more)
+                context_width = 0 if first is None else first.width
+                cell_weights = CellWeights(self.cell, dims, name=f"{direction}_{n}")
+                weights = cell_weights(x_BTD.shape[-1] + context_width)
                 if first is not None and self.is_initializing():
                     first.initialize(hidden(begin))
                 end, carries, out = over_time(
                     kind, weights, begin, x_BTD, valid_BT, d == 1, first, dropouts, capture
                 )
                 if first is not None:
-                    found = {
+                    attended = {
                         name: x.swapaxes(1, 2) if name.endswith("BHTS") else x
                         for name, x in {"context_BTE": out[0], **out[1]}.items()
                     }
@@ -297,13 +296,13 @@ class RecurrentStack(nn.Module):
         intermediates = jax.tree.map(lambda *layers: jnp.stack(layers), *each) if capture else {}
         if "states" not in capture:
             intermediates.pop("states_NBTH", None)
-        return x_BTD, last, intermediates | found
+        return x_BTD, last, intermediates | attended
 
 
 def _gates(
     kind: Cell, weights: Weights, begin: Carry, carries: Carry, x_BTD: Array, reverse: bool
 ) -> Intermediates:
-    """The gates of all steps at once, from their inputs and the states they started with."""
+    """Recomputes the gates of all steps at once, from the inputs and the previous states."""
     if kind.gates is None:
         return {}
     first_BTH, h_BTH = hidden(begin)[:, None], hidden(carries)
@@ -313,19 +312,19 @@ def _gates(
         h_BTG = h_BTG + weights.h_bias[None, None]
     x_BTG = flat_product(x_BTD, weights.x) + weights.bias[None, None]
     gates = kind.gates(x_BTG.astype(x_BTD.dtype), h_BTG.astype(x_BTD.dtype))
-    found = {f"gate_{gate}_NBTH": value for gate, value in gates.items()}
-    return found | ({"cells_NBTH": carries[0]} if isinstance(carries, tuple) else {})
+    named = {f"gate_{gate}_NBTH": value for gate, value in gates.items()}
+    return named | ({"cells_NBTH": carries[0]} if isinstance(carries, tuple) else {})
 
 
-class Start(nn.Module):
-    """Where the layers of a decoder start: tanh(W v + b).  Bahdanau et al. 2015, A.2.2."""
+class InitialState(nn.Module):
+    """The initial state of each decoder layer: tanh(W v + b).  Bahdanau et al. 2015, A.2.2."""
 
     cell: str
     dims: Dims
 
     @nn.compact
     def __call__(self, vectors: Sequence[Array]) -> Carries:
-        """From a vector BD for each layer."""
+        """Returns carries from one vector (BD) for each layer."""
         parts = CELLS[self.cell].carry
         each = [
             tuple(
@@ -337,7 +336,7 @@ class Start(nn.Module):
 
 
 class RecurrentMixer(nn.Module):
-    """A cell over the tokens; where both sides may be seen, a second one runs backwards."""
+    """A cell over the tokens, and unless causal a second one that runs backward."""
 
     dims: Dims
     cell: str
@@ -348,10 +347,10 @@ class RecurrentMixer(nn.Module):
     ) -> tuple[Array, Cache, Auxiliary]:
         stack = RecurrentStack(self.cell, self.dims, 1, not self.dims.causal, name="recurrent")
         start = None if cache is None else [[cache]]
-        shown = "details" in context.capture
-        capture = ("states", "gates") if shown and CELLS[self.cell].gates else ()
-        x_BTH, last, found = stack(x_BTD, valid_BT=context.valid_BT, start=start, capture=capture)
-        intermediates = {name.replace("_NB", "_B"): x[0] for name, x in found.items()}
+        details = "details" in context.capture
+        capture = ("states", "gates") if details and CELLS[self.cell].gates else ()
+        x_BTH, last, stacked = stack(x_BTD, valid_BT=context.valid_BT, start=start, capture=capture)
+        intermediates = {name.replace("_NB", "_B"): x[0] for name, x in stacked.items()}
         if "states_BTH" in intermediates:
             intermediates["cell_states_BTH"] = intermediates.pop("states_BTH")
         out = self.dims.dense(self.dims.width, kernel_init=self.dims.residual_init, name="out")

@@ -1,4 +1,4 @@
-"""N layers, scanned (compiled once) or unrolled; their positions before, a norm after."""
+"""N layers, scanned (compiled once) or unrolled, with positions before and a norm after them."""
 
 import re
 from collections.abc import Mapping
@@ -11,32 +11,31 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
-from tfm.layers import params
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.block import Block, BlockSpec
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import Dims, create_params
 from tfm.layers.embed import PositionTable
 from tfm.layers.norm import normalize
 from tfm.ops.dropout import drop
 from tfm.ops.positions import Position
 
 SCANNED, UNROLLED = "layers", re.compile(r"layer_(\d+)")
-# So few scanned layers are compiled one by one: a step is faster by a tenth, and compiling it takes
-# about half as long again. Their parameters are stacked all the same. Not with norms after each
-# part: between unrolled layers XLA then fuses the gradient's whole chain of norms into each reader
-# of a part of it, which is slower than the loop.
+# Up to this many scanned layers are unrolled in the compiled program, with stacked parameters. It
+# makes a step about a tenth faster, and compiling it half as long again. Only with pre-norm: after
+# norms at the end of each part, XLA fuses the whole chain of their gradients into every reader of
+# it, which is slower than the loop. 0 turns it off.
 UNROLL = 6
 
 
 class Stack(nn.Module):
-    """From embeddings to states.
+    """Layers that map embeddings to states.
 
-    From one key, scanned and unrolled layers start with different numbers of the same kind.
+    Scanned and unrolled layers draw different initial values from the same key.
     """
 
     spec: BlockSpec
-    count: int  # of layers
+    count: int  # number of layers
     scheme: Position
     causal: bool
     cross: AttentionSpec | None = None
@@ -55,7 +54,7 @@ class Stack(nn.Module):
 
     @property
     def position(self) -> Position:
-        """What acts inside the layers; a table joins the embeddings before them."""
+        """The part of the scheme that acts inside the layers; a table joins the embeddings."""
         return Position() if self.scheme.table else self.scheme
 
     @property
@@ -73,18 +72,18 @@ class Stack(nn.Module):
         spec = self.spec
         mixer, norm = spec.used_mixer, spec.norm.kind.entry
         if mixer is None and not self.has_cross and spec.feedforward.kind == "none":
-            raise UserError("without a mixer and a feed-forward nothing is left of a layer")
+            raise UserError("a layer needs a mixer or a feed-forward; this one has neither")
         if self.causal and norm is not None and not norm.causal:
             raise UserError(
                 f"norm.kind={spec.norm.kind!r} sees later tokens, so it cannot be used where a "
                 "token must not: in a decoder"
             )
         if self.causal and not self.scheme.causal:
-            own = getattr(spec, "decoder_scheme", None)
-            key = "position.scheme" if own is None else "decoder_scheme"
+            scheme = getattr(spec, "decoder_scheme", None)
+            key = "position.scheme" if scheme is None else "decoder_scheme"
             raise UserError(
-                f"{key}={str(own or spec.position.scheme)!r} depends on later tokens, so it cannot "
-                "be used in a decoder"
+                f"{key}={str(scheme or spec.position.scheme)!r} depends on later tokens, so it "
+                "cannot be used in a decoder"
             )
         if self.causal and mixer is not None and not mixer.causal:
             raise UserError(
@@ -95,8 +94,8 @@ class Stack(nn.Module):
     def __call__(
         self, x_BTD: Array, context: Context, cache: Cache = None
     ) -> tuple[Array, Cache, Auxiliary]:
-        """States, the cache with these tokens in it, losses and intermediates. Those of layers are
-        stacked (N)."""
+        """Returns states, the extended cache, and losses and intermediates, stacked over layers
+        (N)."""
         spec, capture = self.spec, context.capture
         if "weights" in capture and not spec.attends and not self.has_cross:
             raise UserError('capture=("weights",): this model has no attention')
@@ -107,9 +106,9 @@ class Stack(nn.Module):
         intermediates: dict[str, Array] = {}
         if "details" in capture:
             intermediates["token_BTD"] = x_BTD
-            if self.scheme.table is not None:  # as it joins nothing
-                nothing = jnp.ones_like if spec.position.join == "multiply" else jnp.zeros_like
-                args = nothing(x_BTD), context.pos_BT, context.valid_BT
+            if self.scheme.table is not None:  # joined to a neutral x
+                neutral = jnp.ones_like if spec.position.join == "multiply" else jnp.zeros_like
+                args = neutral(x_BTD), context.pos_BT, context.valid_BT
                 intermediates["table_BTD"] = table(*args)
         x_BTD = table(x_BTD, context.pos_BT, context.valid_BT)
         if spec.norm.embedding:
@@ -120,7 +119,7 @@ class Stack(nn.Module):
         if spec.position.share and spec.attends and spec.attention is not None:
             sizes = MultiHeadAttention(spec.attention, self.dims, parent=None).sizes
             context = context.replace(
-                position_params=params.create(self, "position", self.position, sizes)
+                position_params=create_params(self, "position", self.position, sizes)
             )
         if spec.scan:
             pre_norm = spec.norm.placement == "pre"
@@ -133,23 +132,22 @@ class Stack(nn.Module):
                 unroll=self.count if self.count <= UNROLL and pre_norm else 1,
             )
             numbers = jnp.arange(self.count)
-            x_BTD, (cache, own) = run(self.layers, x_BTD, (numbers, cache), context)
+            x_BTD, (cache, auxiliary) = run(self.layers, x_BTD, (numbers, cache), context)
         else:
-            each = []
-            caches = [None] * self.count if cache is None else cache
-            new = []
-            for n, (block, own_cache) in enumerate(zip(self.layer, caches, strict=True)):
-                x_BTD, (written, out) = block(x_BTD, (n, own_cache), context)
-                new.append(written)
-                each.append(out)
-            cache = None if cache is None else new
-            own = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-        intermediates |= {re.sub("_B", "_NB", k): x for k, x in own.intermediates.items()}
+            old = [None] * self.count if cache is None else cache
+            results = []
+            for n, block in enumerate(self.layer):
+                x_BTD, result = block(x_BTD, (n, old[n]), context)
+                results.append(result)
+            new, each = zip(*results, strict=True)
+            cache = None if cache is None else list(new)
+            auxiliary = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+        intermediates |= {re.sub("_B", "_NB", k): x for k, x in auxiliary.intermediates.items()}
         if spec.norm.has_final:
             x_BTD = self._norm("norm", x_BTD, context)
         if "states" in capture:
             intermediates["final_BTD"] = x_BTD
-        losses = {name: jnp.sum(loss) for name, loss in own.losses.items()}
+        losses = {name: jnp.sum(loss) for name, loss in auxiliary.losses.items()}
         return drop(x_BTD, context.dropouts, "output"), cache, Auxiliary(losses, intermediates)
 
     def _norm(self, name: str, x_BTD: Array, context: Context) -> Array:
@@ -158,22 +156,23 @@ class Stack(nn.Module):
         )
 
     def init_cache(self, batch: int, length: int, source: Cache = None) -> Cache:
-        """An empty cache for `length` tokens: stacked over scanned layers, and a list of those of
-        unrolled ones, so that each is written in its place. `source` is what `keys_values` gives.
-        """
-        one = None
+        """Returns an empty cache for `length` tokens: stacked over scanned layers, a list for
+        unrolled ones, so that each is written in place. `source` is the result of `keys_values`."""
+        empty = None
         if self.spec.used_mixer is not None:
             make = self.spec.used_mixer.make
-            one = make(self.spec, self.dims, self.position, parent=None).init_cache(batch, length)
+            mixer = make(self.spec, self.dims, self.position, parent=None)
+            empty = mixer.init_cache(batch, length)
         if not self.spec.scan:
             sources = [None] * self.count if source is None else source
-            copies = [jax.tree.map(jnp.copy, one) for _ in sources]
+            copies = [jax.tree.map(jnp.copy, empty) for _ in sources]
             return [{"mixer": x, "source": y} for x, y in zip(copies, sources, strict=True)]
-        empty = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], self.count, 0), one)
-        return {"mixer": empty, "source": source}
+        stacked = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], self.count, 0), empty)
+        return {"mixer": stacked, "source": source}
 
     def keys_values(self, source_BSD: Array, source_pos_BS: Array | None) -> Cache:
-        """What each layer's cross-attention reads of a source: stacked, or a list, as the cache."""
+        """Returns the keys and values of a source for each layer: stacked or a list, like the
+        cache."""
         if not self.spec.scan:
             return [block.keys_values(source_BSD, source_pos_BS) for block in self.layer]
         run = nn.scan(
@@ -186,7 +185,7 @@ class Stack(nn.Module):
 
 
 def scanned(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of unrolled layers (`layer_0`, `layer_1`…) as a scanned model holds them."""
+    """Converts parameters of unrolled layers (`layer_0`, `layer_1`…) to those of scanned ones."""
     numbers = sorted(int(m[1]) for name in tree if (m := UNROLLED.fullmatch(name)))
     out = {
         name: scanned(value) if isinstance(value, Mapping) else value
@@ -196,7 +195,7 @@ def scanned(tree: Mapping[str, Any]) -> dict[str, Any]:
     if numbers:
         each = [tree[f"layer_{n}"] for n in numbers]
         if numbers != list(range(len(numbers))):
-            raise UserError(f"layers {numbers} are not all that a model has: some are missing")
+            raise UserError(f"some layers are missing: the parameters have only {numbers}")
         out[SCANNED] = jax.tree.map(_stack, *each)
     return out
 
@@ -206,7 +205,7 @@ def _stack(*leaves: Any) -> Any:
 
 
 def unrolled(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of scanned layers as an unrolled model holds them; `scanned` undoes it."""
+    """Converts parameters of scanned layers to those of unrolled ones."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
         if name == SCANNED:

@@ -12,12 +12,13 @@ from jax.nn import initializers
 from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.dims import Dims
 
-RADIUS = 0.4, 0.99  # of the eigenvalues at the start
-PHASE = math.pi / 4  # the greatest at the start
+RADIUS = 0.4, 0.99  # of the eigenvalues at initialization
+PHASE = math.pi / 4  # greatest one at initialization
 
 
 def _log_radius(key: Array, shape: tuple[int, ...], dtype: object = float) -> Array:
-    """log(−log r), r² uniform between the squares of the radii.  Orvieto et al. 2023, lemma 3.2."""
+    """Samples log(−log r), with r² uniform between the squared radii.  Orvieto et al. 2023, lemma
+    3.2."""
     low, high = (radius**2 for radius in RADIUS)
     return jnp.log(-0.5 * jnp.log(jax.random.uniform(key, shape, minval=low, maxval=high)))
 
@@ -66,7 +67,7 @@ class StateSpace(nn.Module):
         )
         u_BTN *= (jnp.sqrt(1 - radius_N**2) * math.sqrt(0.5))[None, None]
         decay_BTN = jnp.broadcast_to(decay_N[None, None], u_BTN.shape)
-        if valid_BT is not None:  # padding leaves the state as it is
+        if valid_BT is not None:  # padding does not change the state
             decay_BTN = jnp.where(valid_BT[..., None], decay_BTN, 1)
             u_BTN = jnp.where(valid_BT[..., None], u_BTN, 0)
         if state_BN is not None:
@@ -82,5 +83,5 @@ class StateSpace(nn.Module):
         return y_BTD, None if state_BN is None else h_BTN[:, -1]
 
     def init_cache(self, batch: int, length: int) -> Cache:
-        """The state: as large for any length."""
+        """Returns the state, whose size does not depend on the length."""
         return jnp.zeros((batch, self.states), jnp.complex64)

@@ -10,7 +10,7 @@ from tfm.config.names import UserError
 from tfm.layers.context import Auxiliary, Cache, Context
 from tfm.layers.convolution import blank
 from tfm.layers.dims import Dims
-from tfm.layers.feedforward import ACTIVATIONS
+from tfm.ops.fast import gelu
 
 
 class TokenMLP(nn.Module):
@@ -34,17 +34,17 @@ class TokenMLP(nn.Module):
 
         init, causal = self.dims.residual_init, self.dims.causal
         if self.hidden is None:
-            own = PositionMap(longest, longest, init, causal, name="map")
-            y_BTD = own(x_BTD)
+            position_map = PositionMap(longest, longest, init, causal, name="map")
+            y_BTD = position_map(x_BTD)
             intermediates = {}
-            if "details" in context.capture:  # what each position weighs: y of one-hot vectors
-                weights_1TS = own(jnp.eye(length)[None])[:, :length]
+            if "details" in context.capture:  # the weights of positions: y of one-hot vectors
+                weights_1TS = position_map(jnp.eye(length)[None])[:, :length]
                 weights_BHTS = jnp.broadcast_to(weights_1TS, (len(x_BTD), length, length))[:, None]
                 intermediates = {"weights_BHTS": weights_BHTS}
             return y_BTD[:, :length], cache, Auxiliary(intermediates=intermediates)
         up = PositionMap(longest, self.hidden, self.dims.kernel_init, name="up")
         down = PositionMap(self.hidden, longest, init, name="down")
-        return down(ACTIVATIONS["gelu"](up(x_BTD)))[:, :length], cache, Auxiliary()
+        return down(gelu(up(x_BTD)))[:, :length], cache, Auxiliary()
 
 
 class PositionMap(nn.Module):

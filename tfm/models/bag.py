@@ -1,6 +1,6 @@
-"""A bag of words: an MLP on the mean of the embeddings, blind to order.  Iyyer et al. 2015.
+"""A bag of words: an MLP on the mean of the embeddings, which ignores order.  Iyyer et al. 2015.
 
-Of two sentences it takes both means, their difference and their product.  Mou et al. 2016.
+For two sentences it reads both means, their difference and their product.  Mou et al. 2016.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Bag(nn.Module):
-    """Logits BV of classes."""
+    """Predicts a class for the whole input: logits (BV)."""
 
     spec: "BagSpec"
 
@@ -33,8 +33,8 @@ class Bag(nn.Module):
         train: bool = False,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`types_BT` are 0 and 1 where the tokens are those of two sentences. `capture` may name
-        "states": the mean, or what is taken of two, and each hidden layer."""
+        """Returns logits. `types_BT` is 0 and 1 for tokens of two sentences. `capture` may name
+        "states": the input of the MLP, and each hidden layer."""
         check_capture(capture, "states")
         spec, dims = self.spec, self.spec.dims(self.spec.width)
         embed = TokenEmbedding(known(spec.vocab), dims, name="embed")

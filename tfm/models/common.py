@@ -1,6 +1,6 @@
-"""What models share at their edges: masks from the batch, intermediates by name, the cache."""
+"""Helpers of models: masks from the batch, intermediates by name, the cache of a Transformer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flax import struct
@@ -17,7 +17,7 @@ from tfm.ops.shapes import check
 
 
 def known(size: int | None) -> int:
-    """A size that a config may leave open, but a model has."""
+    """Returns a size that a config may leave open, but a built model has."""
     assert size is not None
     return size
 
@@ -28,7 +28,7 @@ def visible(
     q_segment_BT: Array | None = None,
     k_segment_BS: Array | None = None,
 ) -> Mask:
-    """`mask`, and what the batch says: no padding, and only one's own segment of a packed row."""
+    """Returns `mask` restricted to real tokens and to the same segment of a packed row."""
     if valid_BS is not None:
         mask = mask & masks.padding(valid_BS)
     if q_segment_BT is not None:
@@ -37,12 +37,13 @@ def visible(
 
 
 def check_packed(spec: BlockSpec, segment_BT: Array | None) -> None:
-    """Raise if rows are packed, but a part of the model would mix what is packed into one."""
+    """Raises if rows are packed and a part of the model would mix their segments."""
     if segment_BT is not None:
         check_packable(spec)
 
 
 def check_packable(spec: BlockSpec) -> None:
+    """Raises if a part of the model cannot keep the segments of packed rows apart."""
     parts = {
         f"mixer={spec.mixer!r}": spec.used_mixer is None or spec.attends,
         f"norm.kind={spec.norm.kind!r}": getattr(spec.norm.kind.entry, "causal", True),
@@ -54,7 +55,7 @@ def check_packable(spec: BlockSpec) -> None:
 
 
 def check_valid(name: str, valid: Array | None, sizes: dict[str, int]) -> None:
-    """Raise unless `valid` is None, or booleans of the shape that its name ends in."""
+    """Raises unless `valid` is None, or boolean with the shape that its name ends in."""
     if valid is None:
         return
     check(name, valid, sizes)
@@ -63,6 +64,7 @@ def check_valid(name: str, valid: Array | None, sizes: dict[str, int]) -> None:
 
 
 def check_capture(capture: Sequence[str], *known: str) -> None:
+    """Raises unless `capture` is a tuple of known intermediates."""
     if isinstance(capture, str):
         raise UserError(f"capture={capture!r} must be a tuple of names: capture=({capture!r},)")
     for name in capture:
@@ -76,55 +78,60 @@ def outputs(
     intermediates: Mapping[str, Any],
     losses: Mapping[str, Array] | None = None,
 ) -> Any:
-    """The logits; if anything is captured, a pair of them and the intermediates by name."""
+    """Returns the logits; with `capture`, also the intermediates by name."""
     if not capture:
         return logits
     extra = {"losses": dict(losses or {})} if "losses" in capture else {}
     return logits, {**intermediates, **extra}
 
 
-class Cache(struct.PyTreeNode):
-    """What decoding keeps from one call to the next.
+class TransformerCache(struct.PyTreeNode):
+    """The state of decoding between calls.
 
-    `count_B` is how many tokens of each example are in it; with `even`, all have as many. Beyond
-    `length` there is no place, and logits become NaN. A `rolling` one keeps the last tokens alone,
-    where no others are seen.
+    Beyond `length` tokens there is no room, and logits become NaN. A `rolling` cache holds the last
+    tokens only, for masks that hide all others.
     """
 
     layers: Any
-    count_B: Array
+    count_B: Array  # tokens of each example in the cache; equal for all with `even`
     source_valid_BS: Array | None = None
-    prefix_B: Array | None = None  # so many tokens of each example are seen by all that follow
+    prefix_B: Array | None = None  # length of the prefix of each example that all tokens see
     length: int = struct.field(pytree_node=False, default=0)
     even: bool = struct.field(pytree_node=False, default=False)
     rolling: bool = struct.field(pytree_node=False, default=False)
 
-    def context(self, mask: Mask, tokens_BT: Array, valid_BT: Array | None, **more: Any) -> Context:
-        """For tokens that follow those in the cache; each row's padding comes last. The mask hides
-        what comes later (`check_cacheable`), and so the room that is still empty."""
-        pos_BT = self.count_B[:, None] + jnp.arange(tokens_BT.shape[1])[None]
-        return Context(
+    def extended(
+        self,
+        run: Callable[..., Any],
+        x_BTD: Array,
+        mask: Mask,
+        valid_BT: Array | None,
+        **options: Any,
+    ) -> tuple[Array, "TransformerCache"]:
+        """Calls `run`, the layers, on tokens that follow those in the cache; padding comes last.
+        Returns their states and the new cache. The mask must be causal (`check_cacheable`), which
+        also hides the empty room of the cache."""
+        pos_BT = self.count_B[:, None] + jnp.arange(x_BTD.shape[1])[None]
+        context = Context(
             mask,
             valid_BT=valid_BT,
             pos_BT=pos_BT,
             offset_B=self.count_B,
             even=self.even,
             rolling=self.rolling,
-            **more,
+            **options,
         )
+        x_BTD, layers, _ = run(x_BTD, context, self.layers)
+        new: Any = x_BTD.shape[1] if valid_BT is None else jnp.sum(valid_BT, 1)
+        return x_BTD, self.replace(layers=layers, count_B=self.count_B + new)
 
-    def after(self, tokens_BT: Array, valid_BT: Array | None) -> Array:
-        """`count_B` when these tokens are in the cache."""
-        new: Any = tokens_BT.shape[1] if valid_BT is None else jnp.sum(valid_BT, 1)
-        return self.count_B + new
-
-    def guard(self, logits_BTV: Array, count_B: Array) -> Array:
-        """NaN where the cache was too short."""
-        return jnp.where((count_B <= self.length)[:, None, None], logits_BTV, jnp.nan)
+    def guarded(self, logits_BTV: Array) -> Array:
+        """Returns the logits, or NaN for examples that did not fit into the cache."""
+        return jnp.where((self.count_B <= self.length)[:, None, None], logits_BTV, jnp.nan)
 
 
 def last_of(x_BTD: Array, valid_BT: Array | None) -> Array:
-    """B1D: of each row the last token that is no padding."""
+    """Returns the last real token of each row (B1D)."""
     if valid_BT is None:
         return x_BTD[:, -1:]
     place_B = jnp.maximum(jnp.sum(valid_BT, 1) - 1, 0)
@@ -132,13 +139,13 @@ def last_of(x_BTD: Array, valid_BT: Array | None) -> Array:
 
 
 def slots(spec: BlockSpec, mask: Mask, length: int) -> int:
-    """How many of `length` tokens a cache must keep: under a window, the last ones."""
+    """Returns how many of `length` tokens a cache must hold: fewer under a window."""
     window = mask.window() if spec.attends else None
     return length if window is None else min(length, window + 1)
 
 
 def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) -> None:
-    """Raise if tokens cannot be decoded one after the other, with the reason."""
+    """Raises if the model cannot decode token by token; the error gives the reason."""
     mixer, norm = spec.used_mixer, spec.norm.kind.entry
     reason = None
     if mixer is not None and not mixer.cacheable:

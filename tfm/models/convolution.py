@@ -1,4 +1,4 @@
-"""A convolutional classifier: each window sees only its neighbourhood.  Kim 2014."""
+"""A convolutional classifier: each window sees only its neighborhood.  Kim 2014."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Convolution(nn.Module):
-    """Logits BV of classes, from the greatest of each channel over time."""
+    """Predicts a class for the whole input: logits (BV) of the maximum of each channel over
+    time."""
 
     spec: "ConvolutionSpec"
 
@@ -30,8 +31,8 @@ class Convolution(nn.Module):
         train: bool = False,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """With batch norm, `train` needs `mutable=["batch_stats"]`. `capture` may name "states":
-        what each block gives, and the greatest of each channel."""
+        """Returns logits. With batch norm, `train` needs `mutable=["batch_stats"]`. `capture` may
+        name "states": the output of each block, and the maximum of each channel."""
         check_capture(capture, "states")
         spec, dims = self.spec, self.spec.dims(self.spec.width)
         embed = TokenEmbedding(known(spec.vocab), dims, name="embed")

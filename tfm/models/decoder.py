@@ -1,4 +1,4 @@
-"""Decoder-only models: every token sees what came before.  GPT-2, LLaMA; prefix LMs."""
+"""Decoder-only models: every token sees itself and earlier ones.  GPT-2, LLaMA; prefix LMs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from tfm.layers.context import Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
 from tfm.models.common import (
-    Cache,
+    TransformerCache,
     check_cacheable,
     check_capture,
     check_packed,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Decoder(nn.Module):
-    """Logits BTV of the next token."""
+    """Predicts the next token of each position: logits (BTV)."""
 
     spec: "DecoderSpec"
 
@@ -57,8 +57,8 @@ class Decoder(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """The first `prefix_B` positions see one another. `capture` may name "states", "weights"
-        and "details". With `head=False` the last states are given instead of the logits."""
+        """Returns logits, or with `head=False` the final hidden states. The first `prefix_B`
+        positions see each other. `capture` may name "states", "weights" and "details"."""
         check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights", "details")
         mask = self.spec.mask.entry
@@ -79,29 +79,31 @@ class Decoder(nn.Module):
         return outputs(out, capture, auxiliary.intermediates, auxiliary.losses)
 
     def logits(self, x_BTD: Array) -> Array:
-        """Of the states that the model gives with head=False."""
+        """Projects final hidden states to logits."""
         return self.embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
 
-    def init_cache(self, batch: int, length: int, *, rolling: bool = True) -> Cache:
-        """An empty cache for `length` tokens. Under a mask that is a window it keeps the last ones
-        alone; not so with `rolling=False`, which a prefix needs."""
+    def init_cache(self, batch: int, length: int, *, rolling: bool = True) -> TransformerCache:
+        """Returns an empty cache for `length` tokens. Under a window mask it holds the last ones
+        only, unless `rolling=False`, which a prefix needs."""
         spec = self.spec
         check_cacheable(spec, spec.mask, spec.position.scheme, length)
         kept = slots(spec, spec.mask.entry, length) if rolling else length
         layers = self._stack(parent=None).init_cache(batch, kept)
-        return Cache(layers, jnp.zeros(batch, jnp.int32), length=length, rolling=kept < length)
+        return TransformerCache(
+            layers, jnp.zeros(batch, jnp.int32), length=length, rolling=kept < length
+        )
 
     def decode(
         self,
         tokens_BT: Array,
-        cache: Cache,
+        cache: TransformerCache,
         *,
         valid_BT: Array | None = None,
         prefix_B: Array | None = None,
         last: bool = False,
-    ) -> tuple[Array, Cache]:
-        """Logits of tokens that follow those in the cache, and the cache with them in it. With
-        `last`, those of each row's last token alone (B1V). `prefix_B` is for the first call."""
+    ) -> tuple[Array, TransformerCache]:
+        """Returns logits of tokens that follow those in the cache, and the extended cache. With
+        `last`, only logits of each row's last token (B1V). `prefix_B` is for the first call."""
         if prefix_B is not None:
             if cache.rolling:
                 raise UserError("prefix_B: all tokens see a prefix; use init_cache(rolling=False)")
@@ -109,9 +111,6 @@ class Decoder(nn.Module):
         mask = self.spec.mask.entry
         if cache.prefix_B is not None:
             mask = mask | masks.prefix(cache.prefix_B)
-        context = cache.context(mask, tokens_BT, valid_BT)
-        x_BTD, layers, _ = self.decoder(self.embed(tokens_BT), context, cache.layers)
+        x_BTD, cache = cache.extended(self.decoder, self.embed(tokens_BT), mask, valid_BT)
         x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
-        count_B = cache.after(tokens_BT, valid_BT)
-        logits_BTV = cache.guard(self.logits(x_BTD), count_B)
-        return logits_BTV, cache.replace(layers=layers, count_B=count_B)
+        return cache.guarded(self.logits(x_BTD)), cache

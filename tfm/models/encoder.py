@@ -9,9 +9,9 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.config.names import UserError
+from tfm.layers.block import ACTIVATIONS, GATED
 from tfm.layers.context import Context
 from tfm.layers.embed import TokenEmbedding
-from tfm.layers.feedforward import ACTIVATIONS, GATED
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
 from tfm.models.common import check_capture, check_packed, known, outputs, visible
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Encoder(nn.Module):
-    """Logits of its output; with several outputs a dict of them by name; with none, the states."""
+    """Returns the logits of its output; a dict of several outputs; without outputs, the states."""
 
     spec: "EncoderSpec"
 
@@ -41,8 +41,8 @@ class Encoder(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights", "details" and "pooled". With `head=False` the
-        output must be masked_lm, and its states are given instead of its logits."""
+        """Returns logits; with `head=False` the hidden states of masked_lm, which must be the only
+        output. `capture` may name "states", "weights", "details" and "pooled"."""
         check_packed(self.spec, segment_BT)
         check_capture(capture, "states", "weights", "details", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
@@ -77,10 +77,10 @@ class Encoder(nn.Module):
                     return outputs(hidden_BTD, capture, intermediates, losses)
                 logits[name] = self._masked_lm(embed, hidden_BTD)
             else:
-                seen = x_BTD if name == "tag" else first_BD
-                if name != "pair":  # Devlin et al. drop before the heads that are fine-tuned
-                    seen = drop(seen, dropouts, "head", name)
-                logits[name] = dims.dense(spec.classes or 0, name=str(name))(seen)
+                features = x_BTD if name == "tag" else first_BD
+                if name != "pair":  # Devlin et al. use dropout before fine-tuned heads only
+                    features = drop(features, dropouts, "head", name)
+                logits[name] = dims.dense(spec.classes or 0, name=str(name))(features)
         logits = jax.tree.map(lambda x: x.astype(jnp.float32), logits)
         out: Any = logits or x_BTD
         if len(logits) == 1:
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def logits(self, x_BTD: Array) -> Array:
-        """Of the states that the model gives with head=False."""
+        """Projects final hidden states to logits."""
         return self._masked_lm(self._embed(), x_BTD)
 
     def _embed(self) -> TokenEmbedding:

@@ -1,4 +1,4 @@
-"""Encoder–decoder models: read one sequence, write another.  Vaswani et al. 2017; T5, UL2."""
+"""Encoder–decoder models: from a source to a target sequence.  Vaswani et al. 2017; T5, UL2."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from tfm.layers.context import Auxiliary, Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
 from tfm.models.common import (
-    Cache,
+    TransformerCache,
     check_cacheable,
     check_capture,
     check_packed,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class EncoderDecoder(nn.Module):
-    """Logits BTV of the next target token. One embedding serves both sides, or each has its own."""
+    """Predicts the next target token: logits (BTV). Both sides share an embedding, or have two."""
 
     spec: "EncoderDecoderSpec"
 
@@ -68,13 +68,14 @@ class EncoderDecoder(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights" and "details"; each side's are under "encoder",
-        "decoder". With `head=False` the last states are given instead of the logits."""
+        """Returns logits, or with `head=False` the final hidden states. `capture` may name
+        "states", "weights" and "details"; intermediates are grouped under "encoder" and
+        "decoder"."""
         check_packed(self.spec, source_segment_BS)
         check_capture(capture, "states", "weights", "details")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
-            raise UserError("segments of packed rows are given for both sides, or for neither")
-        source_BSD, read = self.encode(
+            raise UserError("give segments of packed rows for both sides, or for neither")
+        source_BSD, encoded = self.encode(
             source_BS,
             valid_BS=source_valid_BS,
             pos_BS=source_pos_BS,
@@ -96,8 +97,8 @@ class EncoderDecoder(nn.Module):
             train=train,
             capture=capture,
         )
-        x_BTD, _, written = self.decoder(self.decoder_embed(decoder_input_BT), context)
-        sides = {"encoder": read, "decoder": written}
+        x_BTD, _, decoded = self.decoder(self.decoder_embed(decoder_input_BT), context)
+        sides = {"encoder": encoded, "decoder": decoded}
         losses = {f"{k}_{n}": x for k, side in sides.items() for n, x in side.losses.items()}
         intermediates = {name: dict(side.intermediates) for name, side in sides.items()}
         return outputs(self.logits(x_BTD) if head else x_BTD, capture, intermediates, losses)
@@ -113,6 +114,7 @@ class EncoderDecoder(nn.Module):
         train: bool = False,
         capture: tuple[str, ...] = (),
     ) -> tuple[Array, Auxiliary]:
+        """Returns the states of the source (BSD)."""
         context = Context(
             visible(self.spec.mask.entry, valid_BS, segment_BS),
             valid_BT=valid_BS,
@@ -125,15 +127,15 @@ class EncoderDecoder(nn.Module):
         return x_BSD, auxiliary
 
     def logits(self, x_BTD: Array) -> Array:
-        """Of the states that the model gives with head=False."""
+        """Projects final hidden states to logits."""
         if self.spec.scale_head:
             x_BTD = x_BTD * jnp.asarray(x_BTD.shape[-1] ** -0.5, x_BTD.dtype)
         return self.decoder_embed.logits(x_BTD) if self.spec.tied else self.head(x_BTD)
 
     def init_cache(
         self, source_BS: Array, length: int, *, source_valid_BS: Array | None = None
-    ) -> Cache:
-        """A cache for `length` target tokens. The source is encoded, and projected once."""
+    ) -> TransformerCache:
+        """Returns a cache for `length` target tokens. Encodes the source and projects it once."""
         spec = self.spec
         scheme = spec.decoder_scheme or spec.position.scheme
         check_cacheable(spec, spec.decoder_mask, scheme, length)
@@ -142,18 +144,22 @@ class EncoderDecoder(nn.Module):
         kept = slots(spec, spec.decoder_mask.entry, length)
         layers = self._decoder(parent=None).init_cache(source_BS.shape[0], kept, source)
         count_B = jnp.zeros(source_BS.shape[0], jnp.int32)
-        return Cache(layers, count_B, source_valid_BS, length=length, rolling=kept < length)
+        return TransformerCache(
+            layers, count_B, source_valid_BS, length=length, rolling=kept < length
+        )
 
     def decode(
-        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None, last: bool = False
-    ) -> tuple[Array, Cache]:
-        """Logits of tokens that follow those in the cache, and the cache with them in it. With
-        `last`, those of each row's last token alone (B1V)."""
+        self,
+        tokens_BT: Array,
+        cache: TransformerCache,
+        *,
+        valid_BT: Array | None = None,
+        last: bool = False,
+    ) -> tuple[Array, TransformerCache]:
+        """Returns logits of tokens that follow those in the cache, and the extended cache. With
+        `last`, only logits of each row's last token (B1V)."""
         source_mask = visible(masks.everything(), cache.source_valid_BS)
-        mask = self.spec.decoder_mask.entry
-        context = cache.context(mask, tokens_BT, valid_BT, source_mask=source_mask)
-        x_BTD, layers, _ = self.decoder(self.decoder_embed(tokens_BT), context, cache.layers)
+        mask, x_BTD = self.spec.decoder_mask.entry, self.decoder_embed(tokens_BT)
+        x_BTD, cache = cache.extended(self.decoder, x_BTD, mask, valid_BT, source_mask=source_mask)
         x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
-        count_B = cache.after(tokens_BT, valid_BT)
-        logits_BTV = cache.guard(self.logits(x_BTD), count_B)
-        return logits_BTV, cache.replace(layers=layers, count_B=count_B)
+        return cache.guarded(self.logits(x_BTD)), cache

@@ -1,4 +1,4 @@
-"""Recurrent networks: a label for each token, one for all, or a sequence from one vector."""
+"""Recurrent networks: a label for each token, one for all, or a sequence from a vector."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
-from tfm.layers.recurrent import CELLS, Carries, RecurrentStack, Start, final, zero_carry
+from tfm.layers.recurrent import CELLS, Carries, InitialState, RecurrentStack, final, zero_carry
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs
 from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.shapes import check
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Recurrent(nn.Module):
-    """o_t = V s_t + b′: logits BTV, or BV of the whole for N:1.  Elman 1990."""
+    """o_t = V s_t + b′: logits for each token (BTV), or for N:1 of the whole (BV).  Elman 1990."""
 
     spec: "RecurrentSpec"
 
@@ -29,7 +29,7 @@ class Recurrent(nn.Module):
         self.embed = TokenEmbedding(known(spec.vocab), spec.dims(spec.width))
         self.recurrent = RecurrentStack(spec.cell, dims, spec.layers, spec.bidirectional)
         if spec.vector is not None:
-            self.start = Start(spec.cell, dims)
+            self.start = InitialState(spec.cell, dims)
         if not spec.tied:
             self.head = dims.dense(spec.classes or known(spec.vocab))
 
@@ -45,14 +45,14 @@ class Recurrent(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "carry" (what layers end with; given as `carry`, they go on
-        from there) and, of an LSTM (with its cells) or a GRU, "gates". With `head=False` the last
-        states are given instead of the logits."""
+        """Returns logits, or with `head=False` the final hidden states. `capture` may name
+        "states", "carry" (the final carries, from which a call with `carry` continues) and, for an
+        LSTM or a GRU, "gates"."""
         gates = ["gates"] if CELLS[self.spec.cell].gates else []
         check_capture(capture, "states", "carry", *gates)
         start = self._start(vector_BD, tokens_BT.shape[0])
         if start is not None and carry is not None:
-            raise UserError("give a vector_BD or a carry, not both: each says where states start")
+            raise UserError("give a vector_BD or a carry, not both: each sets the initial state")
         start = carry if start is None else start
         x, last, intermediates = self._run(tokens_BT, start, valid_BT, dropouts, capture)
         ends = {"carry": last} if "carry" in capture else {}
@@ -61,7 +61,7 @@ class Recurrent(nn.Module):
     def _start(self, vector_BD: Array | None, batch: int) -> Carries | None:
         spec = self.spec
         if (vector_BD is None) != (spec.vector is None):
-            raise UserError("a vector_BD is given to models of shape '1:N', and only to them")
+            raise UserError("models of shape '1:N' need a vector_BD; other models take none")
         if vector_BD is None:
             return None
         check("vector_BD", vector_BD, {"B": batch, "D": known(spec.vector)})
@@ -85,13 +85,13 @@ class Recurrent(nn.Module):
         return x, last, intermediates
 
     def logits(self, x: Array) -> Array:
-        """Of the states that the model gives with head=False."""
+        """Projects final hidden states to logits."""
         return (self.embed.logits(x) if self.spec.tied else self.head(x)).astype(jnp.float32)
 
     def init_cache(
         self, batch: int, length: int | None = None, *, vector_BD: Array | None = None
     ) -> Carries:
-        """The states before the first token. They are as large for any `length`."""
+        """Returns the states before the first token; their size does not depend on `length`."""
         spec = self.spec
         if spec.bidirectional or spec.shape == "N:1":
             raise UserError("this model reads whole sequences, so it cannot decode with a cache")
@@ -104,7 +104,7 @@ class Recurrent(nn.Module):
     def decode(
         self, tokens_BT: Array, cache: Carries, *, valid_BT: Array | None = None, last: bool = False
     ) -> tuple[Array, Carries]:
-        """Logits of tokens that follow those before, and the states after them. With `last`, the
-        logits of each row's last token alone (B1V)."""
+        """Returns logits of the next tokens and the states after them. With `last`, only logits of
+        each row's last token (B1V)."""
         x_BTH, states, _ = self._run(tokens_BT, cache, valid_BT)
         return self.logits(last_of(x_BTH, valid_BT) if last else x_BTH), states

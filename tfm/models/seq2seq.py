@@ -1,7 +1,7 @@
-"""Recurrent encoder–decoders: read one sequence, write another of any length (N:M).
+"""Recurrent encoder–decoders: from a source to a target sequence of any length (N:M).
 
-The decoder is given the encoder's last state (Cho et al. 2014), or attends to all of its states:
-before each step of its cell (Bahdanau et al. 2015) or after it (Luong et al. 2015).
+The decoder reads the encoder's last state (Cho et al. 2014), or attends to all its states: before
+each step of its cell (Bahdanau et al. 2015) or after it (Luong et al. 2015).
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from tfm.config.names import UserError
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Intermediates
 from tfm.layers.embed import TokenEmbedding
-from tfm.layers.recurrent import CELLS, Attending, Carries, RecurrentStack, Start, final
+from tfm.layers.recurrent import CELLS, Attending, Carries, InitialState, RecurrentStack, final
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs, visible
 from tfm.ops import masks
 from tfm.ops.dropout import Dropouts, drop
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from tfm.models.spec import SeqToSeqSpec
 
 
-class Cache(struct.PyTreeNode):
-    """The decoder's states, and what it reads of the source: made once, read at each step."""
+class SeqToSeqCache(struct.PyTreeNode):
+    """The states of the decoder, and its view of the source, which is computed once."""
 
     states: Carries
     count_B: Array
-    context_BE: Array | None = None  # the last state, where there is no attention
+    context_BE: Array | None = None  # the context without attention
     keys_values: tuple[Array, Array] | None = None
     source_valid_BS: Array | None = None
 
 
 class SeqToSeq(nn.Module):
-    """Logits BTV of the next target token: V tanh(W [c_t; h_t]) + b.  Luong et al. 2015, eq. 5–6.
+    """Predicts the next target token: logits V tanh(W [c_t; h_t]) + b (BTV).  Luong et al. 2015,
+    eq. 5–6.
 
-    Source and target have embeddings of their own, as in all three papers, or share one. Each
-    decoder layer starts from the last state of the encoder's layer beside it. Bahdanau's decoder
-    reads the context with each token, and its first layer's state attends (Wu et al. 2016, §3); in
-    Luong's the last layer's state attends, and the context meets it in tanh.
+    Source and target have their own embeddings, as in all three papers, or share one. Each decoder
+    layer starts from the last state of the same encoder layer. In Bahdanau's decoder the first
+    layer attends and reads the context with each token (Wu et al. 2016, §3); in Luong's the last
+    layer attends, and tanh joins its state with the context.
     """
 
     spec: "SeqToSeqSpec"
@@ -57,9 +58,8 @@ class SeqToSeq(nn.Module):
             self.target_embed = TokenEmbedding(vocab, spec.dims(spec.width))
         self.encoder = RecurrentStack(spec.cell, dims, spec.layers, spec.bidirectional)
         self.decoder = RecurrentStack(spec.cell, dims, spec.layers)
-        self.start = Start(spec.cell, dims)
+        self.start = InitialState(spec.cell, dims)
         if spec.attention is not None and spec.attends:
-            # The decoder reads the heads as they are.
             projections = tuple(name for name in spec.attention.projections if name != "out")
             attention = dataclasses.replace(spec.attention, projections=projections)
             self.attention = MultiHeadAttention(attention, dims)
@@ -80,41 +80,46 @@ class SeqToSeq(nn.Module):
         head: bool = True,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """`capture` may name "states", "weights" and "details" (of attention) and "gates" (of an
-        LSTM or a GRU); each side's are under "encoder", "decoder". With `head=False` what the head
-        reads is given instead of the logits."""
+        """Returns logits, or with `head=False` the inputs of the head. `capture` may name "states",
+        "weights" and "details" (of attention) and "gates" (of an LSTM or a GRU); intermediates are
+        grouped under "encoder" and "decoder"."""
         gates = ("gates",) if CELLS[self.spec.cell].gates else ()
         attends = ("weights", "details") if self.spec.attends else ()
         check_capture(capture, "states", *gates, *attends)
         names = tuple(name for name in capture if name != "losses")
-        cache, read = self._encode(source_BS, source_valid_BS, dropouts, names)
-        if train and dropouts is not None and "teacher" in dropouts.rates:
+        cache, encoded = self._encode(source_BS, source_valid_BS, dropouts, names)
+        if train and dropouts is not None and "scheduled_sampling" in dropouts.rates:
             if names or not head:
-                what = f"capture={names}" if names else "head=False"
-                raise UserError(f"{what}: not with dropout.teacher, in training")
+                option = f"capture={names}" if names else "head=False"
+                raise UserError(f"{option} cannot be used with dropout.scheduled_sampling")
             logits = self._decode_sampled(decoder_input_BT, cache, decoder_valid_BT, dropouts)
             return outputs(logits, capture, {})
-        x_BTD, _, written = self._decode(decoder_input_BT, cache, decoder_valid_BT, dropouts, names)
-        return outputs(
-            self.logits(x_BTD) if head else x_BTD, capture, {"encoder": read, "decoder": written}
-        )
+        x_BTD, _, decoded = self._decode(decoder_input_BT, cache, decoder_valid_BT, dropouts, names)
+        intermediates = {"encoder": encoded, "decoder": decoded}
+        return outputs(self.logits(x_BTD) if head else x_BTD, capture, intermediates)
 
     def init_cache(
         self, source_BS: Array, length: int | None = None, *, source_valid_BS: Array | None = None
-    ) -> Cache:
-        """The states before the first target token. They are as large for any `length`."""
+    ) -> SeqToSeqCache:
+        """Returns the states before the first target token; their size does not depend on
+        `length`."""
         return self._encode(source_BS, source_valid_BS)[0]
 
     def decode(
-        self, tokens_BT: Array, cache: Cache, *, valid_BT: Array | None = None, last: bool = False
-    ) -> tuple[Array, Cache]:
-        """Logits of tokens that follow those before, and the cache after them. With `last`, the
-        logits of each row's last token alone (B1V)."""
+        self,
+        tokens_BT: Array,
+        cache: SeqToSeqCache,
+        *,
+        valid_BT: Array | None = None,
+        last: bool = False,
+    ) -> tuple[Array, SeqToSeqCache]:
+        """Returns logits of the next tokens and the cache after them. With `last`, only logits of
+        each row's last token (B1V)."""
         x_BTD, cache, _ = self._decode(tokens_BT, cache, valid_BT)
         return self.logits(last_of(x_BTD, valid_BT) if last else x_BTD), cache
 
     def logits(self, x_BTD: Array) -> Array:
-        """Of what the model gives with head=False."""
+        """Projects final hidden states to logits."""
         return self.head(x_BTD).astype(jnp.float32)
 
     def _encode(
@@ -123,7 +128,7 @@ class SeqToSeq(nn.Module):
         valid_BS: Array | None,
         dropouts: Dropouts | None = None,
         capture: tuple[str, ...] = (),
-    ) -> tuple[Cache, Intermediates]:
+    ) -> tuple[SeqToSeqCache, Intermediates]:
         dropouts = None if dropouts is None else dropouts.within("encoder")
         x_BSD = drop(self.source_embed(source_BS), dropouts, "embedding")
         self._check_length("source_BS", x_BSD)
@@ -133,14 +138,14 @@ class SeqToSeq(nn.Module):
             x_BSD, valid_BT=valid_BS, dropouts=dropouts, capture=capture
         )
         states = self.start([jnp.concatenate(jax.tree.leaves(carries), -1) for carries in last])
-        cache = Cache(states, jnp.zeros(x_BSD.shape[0], jnp.int32))
+        cache = SeqToSeqCache(states, jnp.zeros(x_BSD.shape[0], jnp.int32))
         if not self.spec.attends:
             return cache.replace(context_BE=self._context(x_BSE, last, valid_BS)), intermediates
         keys_values = self.attention.keys_values(x_BSE)
         return cache.replace(keys_values=keys_values, source_valid_BS=valid_BS), intermediates
 
     def _context(self, x_BSE: Array, last: Carries, valid_BS: Array | None) -> Array:
-        """What stands for the whole source."""
+        """Summarizes the whole source in one vector."""
         if self.spec.context == "mean":
             where = None if valid_BS is None else valid_BS[..., None]
             return jnp.mean(x_BSE, 1, where=where)
@@ -149,17 +154,17 @@ class SeqToSeq(nn.Module):
         return final(last[-1])
 
     def _decode_sampled(
-        self, tokens_BT: Array, cache: Cache, valid_BT: Array | None, dropouts: Dropouts
+        self, tokens_BT: Array, cache: SeqToSeqCache, valid_BT: Array | None, dropouts: Dropouts
     ) -> Array:
-        """Logits where a share of the tokens that are read are the model's own predictions."""
-        rate = dropouts.rates["teacher"]
-        key = dropouts.within("teacher").key
-        own_BT = jax.random.uniform(key, tokens_BT.shape) < rate
-        own_BT = own_BT.at[:, 0].set(False)  # nothing was predicted yet
+        """Computes logits with a share of the input tokens replaced by the model's predictions."""
+        rate = dropouts.rates["scheduled_sampling"]
+        key = dropouts.within("scheduled_sampling").key
+        sampled_BT = jax.random.uniform(key, tokens_BT.shape) < rate
+        sampled_BT = sampled_BT.at[:, 0].set(False)  # there is no prediction yet
 
-        def step(module, carry, token_B, own_B, valid_B, number):
+        def step(module, carry, token_B, sampled_B, valid_B, number):
             cache, predicted_B = carry
-            token_B = jnp.where(own_B, predicted_B, token_B)
+            token_B = jnp.where(sampled_B, predicted_B, token_B)
             valid_B1 = None if valid_B is None else valid_B[:, None]
             inside = dropouts.within(number)
             x_BTD, cache, _ = module._decode(token_B[:, None], cache, valid_B1, inside)
@@ -175,16 +180,16 @@ class SeqToSeq(nn.Module):
         )
         numbers = jnp.arange(tokens_BT.shape[1])
         carry = cache, jnp.zeros(tokens_BT.shape[0], tokens_BT.dtype)
-        return scan(self, carry, tokens_BT, own_BT, valid_BT, numbers)[1]
+        return scan(self, carry, tokens_BT, sampled_BT, valid_BT, numbers)[1]
 
     def _decode(
         self,
         tokens_BT: Array,
-        cache: Cache,
+        cache: SeqToSeqCache,
         valid_BT: Array | None,
         dropouts: Dropouts | None = None,
         capture: tuple[str, ...] = (),
-    ) -> tuple[Array, Cache, Intermediates]:
+    ) -> tuple[Array, SeqToSeqCache, Intermediates]:
         dropouts = None if dropouts is None else dropouts.within("decoder")
         x_BTD = drop(self.target_embed(tokens_BT), dropouts, "embedding")
         self._check_length("decoder_input_BT", x_BTD)
@@ -210,7 +215,7 @@ class SeqToSeq(nn.Module):
         if attending is not None:
             context_BTE = intermediates.pop("context_BTE")
         elif context_BTE is None:
-            context_BTE, found = self.attention.attend(
+            context_BTE, captured = self.attention.attend(
                 x_BTH,
                 *keys_values,
                 mask=mask,
@@ -218,14 +223,14 @@ class SeqToSeq(nn.Module):
                 dropout=None if dropouts is None else dropouts.at("attention"),
                 capture=capture,
             )
-            intermediates |= found
+            intermediates |= captured
         if "details" in capture and keys_values is not None:
             intermediates |= dict(zip(("k_BSGK", "v_BSGE"), keys_values, strict=True))
-        read_BTD = jnp.tanh(self.readout(jnp.concatenate([context_BTE, x_BTH], -1)))
-        read_BTD = drop(read_BTD, dropouts, "head")
+        out_BTD = jnp.tanh(self.readout(jnp.concatenate([context_BTE, x_BTH], -1)))
+        out_BTD = drop(out_BTD, dropouts, "head")
         new: Any = length if valid_BT is None else jnp.sum(valid_BT, 1)
         cache = cache.replace(states=states, count_B=cache.count_B + new)
-        return read_BTD, cache, intermediates
+        return out_BTD, cache, intermediates
 
     def _check_length(self, name: str, x_BTD: Array) -> None:
         longest = self.spec.max_length

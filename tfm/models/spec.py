@@ -5,8 +5,8 @@ Where `vocab` or `classes` is None, the data supplies it.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import jax
 from flax import linen as nn
@@ -16,10 +16,8 @@ from ml_collections import ConfigDict
 from tfm.config.names import UserError, pick
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size, to_spec
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.block import BlockSpec, DropoutSpec
-from tfm.layers.dims import CODINGS, DTYPES, Dims
-from tfm.layers.feedforward import ACTIVATIONS
-from tfm.layers.init import InitSpec
+from tfm.layers.block import ACTIVATIONS, BlockSpec, DropoutSpec
+from tfm.layers.dims import CODINGS, DTYPES, Dims, InitSpec
 from tfm.layers.recurrent import CELLS
 from tfm.models.bag import Bag
 from tfm.models.convolution import Convolution
@@ -45,43 +43,18 @@ class ModelSpec(Spec):
 
     # Capabilities. Code outside of tfm/models asks for these, never for the name of the family.
     has_source = False  # reads a source and predicts a target
+<<<<<<< HEAD
     word_vectors = False  # its parameters are one or two matrices of word vectors
+=======
+    decodes = False  # predicts next tokens: its module has `init_cache` and `decode`
+    from_vector = False  # starts from a vector (1:N)
+    classifies = False  # predicts classes, for the whole input or for each token
+    fills = False  # predicts hidden tokens of its input
+    attends = False  # has attention between tokens, or to a source
+>>>>>>> 93ea20a (Layers and models: small modules merged, one name per thing, plain English; dropout.teacher is scheduled_sampling)
     packs = False  # accepts segments, so one row may hold several examples
     max_length = cast(Any, None)  # longest input that it accepts; None: any
-
-    @property
-    def decodes(self) -> bool:
-        """True if it predicts next tokens, so that its module has `init_cache` and `decode`."""
-        return False
-
-    @property
-    def from_vector(self) -> bool:
-        """True if it starts from a vector (1:N)."""
-        return False
-
-    @property
-    def classifies(self) -> bool:
-        """True if it predicts classes, for the whole input or for each token."""
-        return False
-
-    @property
-    def fills(self) -> bool:
-        """True if it predicts hidden tokens of its input."""
-        return False
-
-    @property
-    def attends(self) -> bool:
-        """True if tokens attend to each other, or a decoder to its source."""
-        return False
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Sizes that must be known before the model is built."""
-        return ("vocab",)
-
-    @classmethod
-    def families(cls) -> Iterable[str]:
-        return FAMILIES
+    needed: ClassVar[tuple[str, ...]] = ("vocab",)  # sizes that must be known to build it
 
     @classmethod
     def variant(cls, tree: Any, prefix: str = "") -> Any:
@@ -114,7 +87,9 @@ class ModelSpec(Spec):
         """Returns the module. Raises before anything is compiled if the model cannot work."""
         for name in self.needed:
             if getattr(self, name) is None:
-                raise UserError(f"model.{name} is missing, and no data set is there to give it")
+                raise UserError(
+                    f"model.{name} is missing, and there is no data set to take it from"
+                )
         module = FAMILIES[self.family].module(self)
         inputs = self.example(1, min(self.max_length or 4, 4))
         try:
@@ -127,11 +102,11 @@ class ModelSpec(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TransformerSpec(BlockSpec, ModelSpec):
-    """What the three Transformer families share."""
+class TransformerSpec(BlockSpec, ModelSpec):  # type: ignore[override]
+    """The fields that the three Transformer families share."""
 
     scale_embedding: bool = False  # by √width
-    coding: Named = choice(lambda: CODINGS, "learned")  # how token ids become vectors
+    coding: Named = choice(lambda: CODINGS, "learned")  # from token ids to vectors
 
     def check(self) -> None:
         ModelSpec.check(self)
@@ -145,12 +120,12 @@ class TransformerSpec(BlockSpec, ModelSpec):
         if (self.position.width or 0) >= self.width:
             raise SpecError(
                 "position.width",
-                f"{{key}}={self.position.width} leaves nothing of width={self.width}",
+                f"{{key}}={self.position.width} must be less than width={self.width}",
             )
         if self.position.width and self.ties:
             raise SpecError(
                 "position.width",
-                "{key}: the head is tied, and with positions concatenated it cannot be",
+                "{key}: a tied head cannot be used with concatenated positions",
             )
         sites = ["embedding", "attention", "residual", "feedforward", "output"]
         self.dropout.check_sites(*sites, *(["head"] if self.drops_head else []))
@@ -161,32 +136,32 @@ class TransformerSpec(BlockSpec, ModelSpec):
 
     @property
     def embed_dims(self) -> Dims:
-        """Of the embeddings, without the positions that are concatenated to them."""
+        """Dims of the embeddings, without concatenated positions."""
         width = self.width - (self.position.width or 0)
         return Dims(width, init=self.init, dtype=self.dtype.entry, coding=self.coding)
 
 
 def check_vocab(spec: Any) -> None:
-    """Raise if two vocabularies are to share one embedding."""
+    """Raises if two vocabularies would share one embedding."""
     if spec.share_embedding and spec.decoder_vocab is not None:
-        raise SpecError("decoder_vocab", "{key} is given: then share_embedding must be False")
+        raise SpecError("decoder_vocab", "{key} needs share_embedding=False")
 
 
 OUTPUTS = {
     "masked_lm": "the vocabulary, for each token",
     "tag": "classes, for each token",
-    "classify": "classes, for the whole",
-    "pair": "classes, for two sentences told apart by their types",
+    "classify": "classes, for the whole input",
+    "pair": "classes, for two sentences that differ in their types",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderSpec(TransformerSpec):
-    """Sees both sides: BERT."""
+    """An encoder, whose tokens see both sides: BERT."""
 
     family: str = "encoder"
-    types: int = field(0, least=0)  # kinds of token, as first and second sentence
-    outputs: tuple[Named, ...] = choice(lambda: OUTPUTS, ())  # none: the states themselves
+    types: int = field(0, least=0)  # kinds of token, such as first and second sentence
+    outputs: tuple[Named, ...] = choice(lambda: OUTPUTS, ())  # empty: the states
     pooler: bool = False  # tanh(W · first state) for classify and pair
     classes: int | None = size(None)
 
@@ -198,15 +173,15 @@ class EncoderSpec(TransformerSpec):
             raise SpecError("classes", f"{{key}}={self.classes}: no output has classes")
 
     @property
-    def fills(self) -> bool:
+    def fills(self) -> bool:  # type: ignore[override]
         return "masked_lm" in self.outputs
 
     @property
-    def classifies(self) -> bool:
+    def classifies(self) -> bool:  # type: ignore[override]
         return bool(set(self.outputs) - {"masked_lm"})
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def needed(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("vocab", "classes") if self.classifies else ("vocab",)
 
     @property
@@ -220,7 +195,7 @@ class EncoderSpec(TransformerSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderSpec(TransformerSpec):
-    """Sees what came before: GPT-2, LLaMA."""
+    """A decoder, whose tokens see earlier ones: GPT-2, LLaMA."""
 
     family: str = "decoder"
     decodes = True
@@ -234,18 +209,17 @@ class DecoderSpec(TransformerSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderDecoderSpec(TransformerSpec):
-    """Reads one sequence, writes another: the 2017 Transformer, T5, UL2.
+    """From a source to a target: the 2017 Transformer, T5, UL2.
 
-    `layers`, `position` and `mask` are the encoder's; `attention` is that of all three places
-    unless `cross` says otherwise.
+    `layers`, `position` and `mask` are those of the encoder. `cross` defaults to `attention`.
     """
 
     family: str = "encoder_decoder"
     has_source = decodes = crosses = True
-    decoder_layers: int | None = size(None)  # None: as many as layers
+    decoder_layers: int | None = size(None)  # None: layers
     decoder_scheme: Named | None = call(lambda: POSITIONS, None)  # None: position.scheme
     decoder_mask: Named = call(lambda: MASKS, "causal")
-    cross: AttentionSpec | None = None  # None: as attention
+    cross: AttentionSpec | None = None  # None: attention
     share_embedding: bool = True  # one embedding for both sides
     decoder_vocab: int | None = size(None)  # of a decoder with its own embedding; None: vocab
     tied: bool = True  # the head is the (decoder's) embedding
@@ -257,7 +231,7 @@ class EncoderDecoderSpec(TransformerSpec):
         if self.decoder_scheme is not None:
             self.position.check_joins(self.decoder_scheme, "decoder_scheme")
         if self.cross is None and self.attention is None:
-            raise SpecError("cross", "{key} is missing, and so is attention, which it would copy")
+            raise SpecError("cross", "{key} is missing, and so is attention, its default")
 
     @property
     def ties(self) -> bool:  # type: ignore[override]
@@ -266,15 +240,15 @@ class EncoderDecoderSpec(TransformerSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlainSpec(ModelSpec):
-    """What the families without a residual path share."""
+    """The fields that families without a residual path share."""
 
     width: int = size()  # of the embeddings
     init: InitSpec = InitSpec()
     dropout: DropoutSpec = DropoutSpec()
     dtype: Named = choice(lambda: DTYPES, "float32")
-    coding: Named = choice(lambda: CODINGS, "learned")  # how token ids become vectors
+    coding: Named = choice(lambda: CODINGS, "learned")  # from token ids to vectors
 
-    sites = ("embedding", "feedforward", "head")  # where it can drop
+    sites = ("embedding", "feedforward", "head")  # of dropout
 
     def check(self) -> None:
         super().check()
@@ -290,41 +264,41 @@ class PlainSpec(ModelSpec):
 
 SHAPES = {
     "N:N": "classes (or the next token) for each token",
-    "N:1": "classes for the whole, from the last state",
-    "1:N": "the next token for each, starting from a vector",
+    "N:1": "classes for the whole input, from the last state",
+    "1:N": "the next token for each token, starting from a vector",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecurrentSpec(PlainSpec):
-    """One label for each token (N:N), one for all (N:1), or a sequence from one vector (1:N)."""
+    """One label for each token (N:N), one for all (N:1), or a sequence from a vector (1:N)."""
 
     family: str = "recurrent"
-    shape: Named | None = choice(lambda: SHAPES, None)  # None: as the objective needs, or N:N
+    shape: Named | None = choice(lambda: SHAPES, None)  # None: that of the objective, or N:N
     cell: Named = choice(lambda: CELLS, "lstm")
     hidden: int = size()
     layers: int = size(1)
     bidirectional: bool = False
-    classes: int | None = size(None)  # None: the vocabulary, or what the data has
-    vector: int | None = size(None)  # width of the vector that 1:N starts from; from the data
+    classes: int | None = size(None)  # None: that of the data, or the vocabulary
+    vector: int | None = size(None)  # width of the initial vector of 1:N; None: that of the data
     tied: bool = False  # the head is the embedding
 
     sites = ("embedding", "residual", "head")
 
     @property
-    def decodes(self) -> bool:
+    def decodes(self) -> bool:  # type: ignore[override]
         return not self.classifies and not self.bidirectional
 
     @property
-    def from_vector(self) -> bool:
+    def from_vector(self) -> bool:  # type: ignore[override]
         return self.shape == "1:N"
 
     @property
-    def classifies(self) -> bool:
+    def classifies(self) -> bool:  # type: ignore[override]
         return self.shape == "N:1" or self.classes is not None
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def needed(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("vocab", "vector") if self.from_vector else ("vocab",)
 
     def example(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -338,7 +312,7 @@ class RecurrentSpec(PlainSpec):
         if self.vector is not None and self.shape not in (None, "1:N"):
             raise SpecError("vector", f"{{key}}={self.vector}: shape={self.shape!r} has no vector")
         if self.shape == "1:N" and self.bidirectional:
-            raise SpecError("bidirectional", "{key}: '1:N' writes what it would read backwards")
+            raise SpecError("bidirectional", "{key}: '1:N' cannot read backward what it predicts")
         width = self.hidden * (1 + self.bidirectional)
         if self.tied and (self.classes is not None or self.width != width):
             raise SpecError(
@@ -349,19 +323,19 @@ class RecurrentSpec(PlainSpec):
 
 
 CONTEXTS = {
-    "last": "the encoder's last state itself: Sutskever et al. 2014",
+    "last": "the encoder's last state: Sutskever et al. 2014",
     "tanh": "tanh(V · last state): Cho et al. 2014",
     "mean": "the mean of all states",
 }
 DECODERS = {
-    "bahdanau": "the previous state attends, the cell reads what it found: Bahdanau et al. 2015",
-    "luong": "the new state attends, and is joined with what it found: Luong et al. 2015",
+    "bahdanau": "the previous state attends, and the cell reads the context: Bahdanau et al. 2015",
+    "luong": "the new state attends, and is joined with the context: Luong et al. 2015",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeqToSeqSpec(PlainSpec):
-    """N:M. The context is the encoder's last state, or all its states through an attention."""
+    """A recurrent encoder–decoder (N:M), with or without attention."""
 
     family: str = "seq2seq"
     has_source = decodes = True
@@ -371,19 +345,19 @@ class SeqToSeqSpec(PlainSpec):
     bidirectional: bool = True  # the encoder
     attention: AttentionSpec | None = None  # None: the last state
     decoder: Named = choice(lambda: DECODERS, "bahdanau")
-    context: Named = choice(lambda: CONTEXTS, "last")  # where there is no attention
+    context: Named = choice(lambda: CONTEXTS, "last")  # without attention
     share_embedding: bool = False  # one embedding for both sides
     decoder_vocab: int | None = size(None)  # of a decoder with its own embedding; None: vocab
     max_length: int | None = size(None)  # for scores with a weight for each position
 
     @property
-    def attends(self) -> bool:
+    def attends(self) -> bool:  # type: ignore[override]
         return self.attention is not None and self.attention.attends
 
     @property
     def sites(self) -> tuple[str, ...]:  # type: ignore[override]
         attention = ("attention",) if self.attends else ()
-        return ("embedding", "residual", *attention, "head", "teacher")
+        return ("embedding", "residual", *attention, "head", "scheduled_sampling")
 
     def check(self) -> None:
         super().check()
@@ -394,7 +368,10 @@ class SeqToSeqSpec(PlainSpec):
             return
         self.attention.check_width(self.hidden, "attention", "hidden")
         if self.attention.out_bias:
-            raise SpecError("attention.out_bias", "{key}: the decoder reads the heads as they are")
+            raise SpecError(
+                "attention.out_bias",
+                "{key}: the decoder reads the heads without an output projection",
+            )
         if self.attention.share_qk:
             raise SpecError(
                 "attention.share_qk", "{key}: queries are decoder states, keys encoder states"
@@ -403,13 +380,13 @@ class SeqToSeqSpec(PlainSpec):
 
 KINDS = {
     "skip_gram": "one word predicts each word around it",
-    "cbow": "the words around predict the one in the middle",
+    "cbow": "the surrounding words predict the center word",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Word2VecSpec(ModelSpec):
-    """Two matrices, no bias, no activation."""
+    """Word2Vec: two matrices, no bias, no activation."""
 
     word_vectors = True
 
@@ -417,7 +394,7 @@ class Word2VecSpec(ModelSpec):
     kind: Named = choice(lambda: KINDS, "skip_gram")
     width: int = size()
     tied: bool = False  # the output matrix is the input matrix
-    average: bool = False  # CBOW's context vectors are summed, or averaged
+    average: bool = False  # averages CBOW's context vectors instead of summing them
 
     def example(self, batch: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         words = batch, 1 if self.kind == "skip_gram" else length
@@ -431,7 +408,7 @@ class Word2VecSpec(ModelSpec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BagSpec(PlainSpec):
-    """An MLP on the mean of the embeddings: blind to order."""
+    """An MLP on the mean of the embeddings, which ignores order."""
 
     family: str = "bag"
     classifies, needed = True, ("vocab", "classes")

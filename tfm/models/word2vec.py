@@ -1,4 +1,4 @@
-"""Word2Vec: vectors of words that stand near each other.  Mikolov et al. 2013a, 2013b."""
+"""Word2Vec: word vectors that predict nearby words.  Mikolov et al. 2013a, 2013b."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.config.names import UserError
-from tfm.layers.init import uniform
+from tfm.layers.dims import uniform
 from tfm.models.common import check_capture, check_valid, known, outputs
 from tfm.ops.dropout import Dropouts
 from tfm.ops.masks import near
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class Word2Vec(nn.Module):
-    """Logits of the word that is missing: two matrices, no bias, no activation. If they are tied,
-    one matrix."""
+    """Predicts a missing word with two matrices (one if tied), no bias and no activation."""
 
     spec: "Word2VecSpec"
 
@@ -36,11 +35,12 @@ class Word2Vec(nn.Module):
         train: bool = False,
         capture: tuple[str, ...] = (),
     ) -> Any:
-        """BV of the whole vocabulary, or BN of the candidates. Words are the context of CBOW, or
-        the one word (C = 1) of skip-gram.
+        """Returns logits of the vocabulary (BV) or of the candidates (BN). Words are the context of
+        CBOW, or the one word (C = 1) of skip-gram.
 
-        With `reach_BC` the words are a row of text. Each is in the middle once, its context is what
-        is so near, and the logits are BCN. `capture` may name "states": the vectors that predict.
+        With `reach_BC` the words are a row of text, each word is the center once, with the words
+        within its reach as context, and logits are BCN. `capture` may name "states", the vectors
+        that predict.
         """
         check_capture(capture, "states")
         spec, sizes = self.spec, dict[str, int]()
@@ -49,7 +49,7 @@ class Word2Vec(nn.Module):
         if spec.kind == "skip_gram" and sizes["C"] != 1 and reach_BC is None:
             raise UserError(f"skip-gram reads one word, but words_BC has shape {words_BC.shape}")
         shape = known(spec.vocab), spec.width
-        input_VD = self.param("input", uniform(0.5 / spec.width), shape)  # as in word2vec.c
+        input_VD = self.param("input", uniform(0.5 / spec.width), shape)  # like word2vec.c
         output_VD = input_VD
         if not spec.tied:
             output_VD = self.param("output", initializers.zeros, shape)
@@ -65,8 +65,8 @@ class Word2Vec(nn.Module):
         if candidates_BN is None:
             return outputs(jnp.einsum("BD,VD->BV", x_BD, output_VD), capture, states)
         check("candidates_BN", candidates_BN, sizes)
-        seen_BND = jnp.take(output_VD, candidates_BN, axis=0)
-        return outputs(jnp.einsum("BD,BND->BN", x_BD, seen_BND), capture, states)
+        candidates_BND = jnp.take(output_VD, candidates_BN, axis=0)
+        return outputs(jnp.einsum("BD,BND->BN", x_BD, candidates_BND), capture, states)
 
     def _every(
         self,
@@ -80,7 +80,7 @@ class Word2Vec(nn.Module):
         sizes = {"B": x_BCD.shape[0], "C": x_BCD.shape[1]}
         check("reach_BC", reach_BC, sizes)
         if candidates_BN is None:
-            raise UserError("reach_BC: every word is in the middle, so candidates_BN are needed")
+            raise UserError("reach_BC needs candidates_BN, because every word is the center once")
         check("candidates_BN", candidates_BN, sizes)
         if self.spec.kind == "cbow":
             near_BCC = near(reach_BC, valid_BC).astype(x_BCD.dtype)
@@ -88,5 +88,5 @@ class Word2Vec(nn.Module):
                 near_BCC = near_BCC / jnp.maximum(jnp.sum(near_BCC, 2, keepdims=True), 1)
             x_BCD = jnp.einsum("BCS,BSD->BCD", near_BCC, x_BCD)
         states = {"states_BCD": x_BCD} if "states" in capture else {}
-        seen_BND = jnp.take(output_VD, candidates_BN, axis=0)
-        return outputs(jnp.einsum("BCD,BND->BCN", x_BCD, seen_BND), capture, states)
+        candidates_BND = jnp.take(output_VD, candidates_BN, axis=0)
+        return outputs(jnp.einsum("BCD,BND->BCN", x_BCD, candidates_BND), capture, states)
