@@ -218,7 +218,7 @@ def test_through_the_door():
         ({"vector": 3, "shape": "N:N"}, "vector=3: shape='N:N' has no vector"),
         (
             {"shape": "1:N", "vector": 3, "bidirectional": True},
-            "bidirectional: .1:N. writes what it would read",
+            "bidirectional: .1:N. cannot read backward",
         ),
         ({"dropout": DropoutSpec(attention=0.1)}, "dropout.attention=0.1: nothing is dropped"),
         (
@@ -237,8 +237,8 @@ def test_a_bad_spec_is_named(options, message):
 @pytest.mark.parametrize(
     ("options", "given", "message"),
     [
-        ({}, {"vector_BD": VECTORS}, "only to them"),
-        ({"shape": "1:N", "vector": VECTOR}, {}, "only to them"),
+        ({}, {"vector_BD": VECTORS}, "other models take none"),
+        ({"shape": "1:N", "vector": VECTOR}, {}, "other models take none"),
         ({"shape": "1:N", "vector": VECTOR}, {"vector_BD": VECTORS[:, :3]}, "vector_BD has shape"),
         ({}, {"valid_BT": VALID[:, :4]}, "valid_BT has shape"),
         ({}, {"valid_BT": VALID.astype(int)}, "valid_BT must be boolean"),

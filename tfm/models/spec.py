@@ -43,15 +43,12 @@ class ModelSpec(Spec):
 
     # Capabilities. Code outside of tfm/models asks for these, never for the name of the family.
     has_source = False  # reads a source and predicts a target
-<<<<<<< HEAD
     word_vectors = False  # its parameters are one or two matrices of word vectors
-=======
     decodes = False  # predicts next tokens: its module has `init_cache` and `decode`
     from_vector = False  # starts from a vector (1:N)
     classifies = False  # predicts classes, for the whole input or for each token
     fills = False  # predicts hidden tokens of its input
     attends = False  # has attention between tokens, or to a source
->>>>>>> 93ea20a (Layers and models: small modules merged, one name per thing, plain English; dropout.teacher is scheduled_sampling)
     packs = False  # accepts segments, so one row may hold several examples
     max_length = cast(Any, None)  # longest input that it accepts; None: any
     needed: ClassVar[tuple[str, ...]] = ("vocab",)  # sizes that must be known to build it
