@@ -183,16 +183,3 @@ def test_control_characters_are_shown_and_not_obeyed(capsys):
     error = capsys.readouterr().err
     assert "\x1b" not in error
     assert "\\x1b[2Jno.py" in error
-
-
-def test_more_jobs_than_memory_are_not_started(monkeypatch, capsys):
-    from tfm.cli import sweep as sweeps
-
-    pages = {"SC_AVPHYS_PAGES": 3 * 10**9 // 4096, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(sweeps.os, "sysconf", pages.__getitem__)
-    assert sweeps._affordable(2) == 2
-    assert capsys.readouterr().err == ""
-    assert sweeps._affordable(500) == 2
-    assert "--jobs=500: a worker needs about 1.0 GB and 3 GB are free, so there are 2" in (
-        capsys.readouterr().err
-    )
