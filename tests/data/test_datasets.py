@@ -396,7 +396,7 @@ def test_what_the_tasks_allow():
         ("dyck(length=7)", "dyck: length=7 must be even"),
         ("dyck(depth=0)", "dyck: depth=0"),
         ("listops(length=8)", "listops: min_length=16 must be a whole number from 4 to 8"),
-        ("listops(depth=1)", "min_length=16 cannot be with depth=1 and args=5; at most 7"),
+        ("listops(depth=1)", "min_length=16 is impossible with depth=1 and args=5; at most 7"),
         ("listops(args=1)", "listops: args=1"),
         ("spell(length=0)", "spell: length=0"),
         ("spell(vocab=4)", "spell: vocab=4 must be a whole number at least 5"),

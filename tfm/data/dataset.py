@@ -322,28 +322,25 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
     for form, field in fields.items():
         if (getattr(examples, field) is not None) != (dataset.form == form):
             raise UserError(f"Examples.{field} is for the form {form!r}, and needed there")
-    target = examples.target
-    _check_ids("tokens", examples.tokens, count, dataset)
+    tokens, target, labels = examples.tokens, examples.target, examples.labels
+    _check_ids("tokens", tokens, count, dataset, "max_length")
     if target is not None:
-        _check_ids("target", target, count, dataset)
-        if dataset.aligned and np.any(target.lengths != examples.tokens.lengths):
+        _check_ids("target", target, count, dataset, "max_target")
+        if dataset.aligned and np.any(target.lengths != tokens.lengths):
             raise UserError("aligned=True: tokens and target must have the same lengths")
     for field, shape in {
         "labels": (count,),
-        "tags": examples.tokens.ids.shape,
-        "scored": examples.tokens.ids.shape,
-        "segments": examples.tokens.ids.shape,
         "vectors": (count, dataset.vector),
         "alignment": None if target is None else target.ids.shape,
+        **dict.fromkeys(("tags", "scored", "segments"), tokens.ids.shape),
     }.items():
         x = getattr(examples, field)
         if x is not None and x.shape != shape:
             raise UserError(f"Examples.{field} has shape {x.shape}, but it must be {shape}")
-    if examples.labels is not None and dataset.classes is None:
-        if not np.issubdtype(examples.labels.dtype, np.floating):
-            raise UserError("Examples.labels: without classes they must be numbers such as 2.5")
-    elif examples.labels is not None:
-        _check_range("labels", examples.labels, "classes", dataset.classes or 0)
+    if labels is not None and dataset.classes is not None:
+        _check_range("labels", labels, "classes", dataset.classes)
+    elif labels is not None and not np.issubdtype(labels.dtype, np.floating):
+        raise UserError("Examples.labels: without classes they must be numbers such as 2.5")
     if examples.tags is not None:
         limit = "vocab" if dataset.tags is None else "tags"
         _check_range("tags", examples.tags, limit, getattr(dataset, limit))
@@ -353,16 +350,13 @@ def _check(dataset: Dataset, examples: Examples, count: int) -> None:
         raise UserError(f"Examples.scored must be boolean, not {examples.scored.dtype}")
 
 
-def _check_ids(field: str, ragged: Ragged, count: int, dataset: Dataset) -> None:
-    name = "max_length" if field == "tokens" else "max_target"
-    longest = getattr(dataset, name)
+def _check_ids(field: str, ragged: Ragged, count: int, dataset: Dataset, limit: str) -> None:
     if len(ragged) != count:
         raise UserError(f"Examples.{field} has {len(ragged)} rows, but {count} were requested")
-    shortest = 1 if dataset.padded else longest
-    if ragged.lengths.max() > longest or ragged.lengths.min() < shortest:
-        span = f"{ragged.lengths.min()} to {ragged.lengths.max()}"
-        padded = "" if dataset.padded else " and padded=False"
-        raise UserError(f"Examples.{field} has lengths from {span}, but {name}={longest}{padded}")
+    longest, low, high = getattr(dataset, limit), ragged.lengths.min(), ragged.lengths.max()
+    if high > longest or low < (1 if dataset.padded else longest):
+        bound = f"{limit}={longest}" + ("" if dataset.padded else " and padded=False")
+        raise UserError(f"Examples.{field} has lengths from {low} to {high}, but {bound}")
     if ragged.ids.shape != (ragged.lengths.sum(),):
         raise UserError(f"Examples.{field}: ids must be flat, with one entry per unit of length")
     _check_range(field, ragged.ids, "vocab", dataset.vocab)

@@ -14,14 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from tfm.config.names import UserError
 from tfm.runtime import cache_folder
@@ -64,24 +57,13 @@ class ReadLog:
 def progress(title: str, size: int, on_bad: str) -> Iterator[ReadLog]:
     """Shows a bar of the `size` bytes to read on a terminal; elsewhere, one line if it is slow."""
     console = Console(file=sys.stderr)
-    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
-    begin, read = time.monotonic(), 0
-    with Progress(
-        TextColumn("{task.description}"),
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
+    columns = *Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn()
+    begin = time.monotonic()
+    quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task(title, total=max(size, 1))
-
-        def advance(size: int) -> None:
-            nonlocal read
-            read += size
-            bar.advance(task, size)
-
-        yield ReadLog(on_bad, advance)
-    took = time.monotonic() - begin
+        yield ReadLog(on_bad, lambda size: bar.advance(task, size))
+    took, read = time.monotonic() - begin, bar.tasks[0].completed
     if took > SLOW:
         speed = f"{read / 1e6:,.1f} MB in {took:,.1f} s, {read / 1e6 / took:,.1f} MB/s"
         print(f"{title}: {speed}", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""Sentences of small grammars, of which the truth is known: translations with their word alignment,
-and pronouns whose referent a later word decides. The ids are words."""
+"""Sentences of small grammars with known answers: translations with their word alignment, and
+pronouns whose referent a later word determines. The ids are words."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,75 +12,46 @@ from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
 from tfm.data.draws import Draws
 from tfm.data.synthetic import ALL
 
+# English, French, its gender, Chinese, the measure word between a number or 那 and the noun
+NOUNS = """
+cat chat m 猫 只, dog chien m 狗 只, cow vache f 牛 头, girl fille f 女孩 个, boy garçon m 男孩 个,
+woman femme f 女人 个, king roi m 国王 个, queen reine f 女王 个, car voiture f 车 辆,
+book livre m 书 本, apple pomme f 苹果 个, flower fleur f 花 朵"""
+PLACES = """
+garden jardin m 花园 座, house maison f 房子 座, city ville f 城市 座, forest forêt f 森林 片,
+station gare f 车站 个, bridge pont m 桥 座"""
+# English, French masculine and feminine, whether it stands before or after its noun, Chinese
+ADJECTIVES = """
+red rouge rouge after 红, black noir noire after 黑, green vert verte after 绿,
+strange bizarre bizarre after 奇怪, small petit petite before 小, big grand grande before 大,
+young jeune jeune before 年轻, beautiful beau belle before 美丽"""
+# English without and with "does not", French, Chinese
+TRANSITIVE = """
+sees see voit 看见, wants want veut 要, takes take prend 拿, finds find trouve 找到,
+draws draw dessine 画, follows follow suit 跟着"""
+INTRANSITIVE = """
+sleeps sleep dort 睡觉, runs run court 跑步, sings sing chante 唱歌, falls fall tombe 跌倒"""
+# English, French, the Chinese word after the place, which follows 在
+PREPOSITIONS = "in dans 里, behind derrière 后面, before devant 前面, under sous 下面"
+Words = list[tuple[str, int]]  # words, and the position of the English word that each comes from
+
+
+@functools.cache
+def entries(*tables: str) -> list[list[str]]:
+    """Returns the entries of word lists; each is a list of words."""
+    return [entry.split() for table in tables for entry in table.split(",")]
+
 
 class Noun(NamedTuple):
     english: str
     french: str
-    feminine: bool
+    gender: str
     chinese: str
-    measure: str  # the Chinese word that stands between a number or 那 and the noun
-
-
-NOUNS = [
-    Noun("cat", "chat", False, "猫", "只"),
-    Noun("dog", "chien", False, "狗", "只"),
-    Noun("cow", "vache", True, "牛", "头"),
-    Noun("girl", "fille", True, "女孩", "个"),
-    Noun("boy", "garçon", False, "男孩", "个"),
-    Noun("woman", "femme", True, "女人", "个"),
-    Noun("king", "roi", False, "国王", "个"),
-    Noun("queen", "reine", True, "女王", "个"),
-    Noun("car", "voiture", True, "车", "辆"),
-    Noun("book", "livre", False, "书", "本"),
-    Noun("apple", "pomme", True, "苹果", "个"),
-    Noun("flower", "fleur", True, "花", "朵"),
-]
-PLACES = [
-    Noun("garden", "jardin", False, "花园", "座"),
-    Noun("house", "maison", True, "房子", "座"),
-    Noun("city", "ville", True, "城市", "座"),
-    Noun("forest", "forêt", True, "森林", "片"),
-    Noun("station", "gare", True, "车站", "个"),
-    Noun("bridge", "pont", False, "桥", "座"),
-]
-# English; French masculine, feminine, whether it stands before its noun; Chinese
-ADJECTIVES = [
-    ("red", ("rouge", "rouge"), False, "红"),
-    ("black", ("noir", "noire"), False, "黑"),
-    ("green", ("vert", "verte"), False, "绿"),
-    ("strange", ("bizarre", "bizarre"), False, "奇怪"),
-    ("small", ("petit", "petite"), True, "小"),
-    ("big", ("grand", "grande"), True, "大"),
-    ("young", ("jeune", "jeune"), True, "年轻"),
-    ("beautiful", ("beau", "belle"), True, "美丽"),
-]
-# English with and without "does not"; French; Chinese
-TRANSITIVE = [
-    ("sees", "see", "voit", "看见"),
-    ("wants", "want", "veut", "要"),
-    ("takes", "take", "prend", "拿"),
-    ("finds", "find", "trouve", "找到"),
-    ("draws", "draw", "dessine", "画"),
-    ("follows", "follow", "suit", "跟着"),
-]
-INTRANSITIVE = [
-    ("sleeps", "sleep", "dort", "睡觉"),
-    ("runs", "run", "court", "跑步"),
-    ("sings", "sing", "chante", "唱歌"),
-    ("falls", "fall", "tombe", "跌倒"),
-]
-# English; French; the Chinese word after the place, which 在 stands before
-PREPOSITIONS = [
-    ("in", "dans", "里"),
-    ("behind", "derrière", "后面"),
-    ("before", "devant", "前面"),
-    ("under", "sous", "下面"),
-]
-Words = list[tuple[str, int]]  # words, and where in the English sentence each comes from
+    measure: str
 
 
 class _Choices:
-    """The draws of one row, each used once."""
+    """The random bits of one row, each used once."""
 
     def __init__(self, bits: np.ndarray):
         self.bits = iter(bits.tolist())
@@ -91,79 +63,70 @@ class _Choices:
         return self.of(range(one_in)) == 0
 
 
-def _phrase(choices: _Choices, nouns: Sequence[Noun], english: list[str]) -> dict[str, Words]:
-    """Article, perhaps an adjective, and a noun: added to the English, and in the others."""
-    definite, noun = choices.of((True, False)), choices.of(nouns)
-    adjective = choices.of(ADJECTIVES) if choices.happens(2) else None
-    at = len(english)
-    english += [
-        "the" if definite else "a",
-        *([adjective[0]] if adjective else []),
-        noun.english,
-    ]
+def _phrase(choices: _Choices, nouns: str, english: list[str]) -> dict[str, Words]:
+    """Appends an article, perhaps an adjective, and a noun to the English sentence; returns their
+    translations."""
+    definite, noun = choices.of((True, False)), Noun(*choices.of(entries(nouns)))
+    adjective = choices.of(entries(ADJECTIVES)) if choices.happens(2) else None
+    at, feminine = len(english), noun.gender == "f"
+    english += ["the" if definite else "a", *(adjective[:1] if adjective else []), noun.english]
     last = len(english) - 1
     article = ("le", "la") if definite else ("un", "une")
-    french: Words = [(article[noun.feminine], at), (noun.french, last)]
+    french: Words = [(article[feminine], at), (noun.french, last)]
     chinese: Words = [("那" if definite else "一", at), (noun.measure, last), (noun.chinese, last)]
     if adjective:
-        _, forms, before, sign = adjective
-        form = forms[noun.feminine]
-        french.insert(1 if before else 2, (form, at + 1))
-        chinese[2:2] = [(sign, at + 1), ("的", at + 1)]
+        french.insert(1 if adjective[3] == "before" else 2, (adjective[1 + feminine], at + 1))
+        chinese[2:2] = [(adjective[4], at + 1), ("的", at + 1)]
     return {"french": french, "chinese": chinese}
 
 
 def _sentence(choices: _Choices) -> tuple[list[str], dict[str, Words]]:
-    """An English sentence, and its translations."""
+    """Returns an English sentence and its translations."""
     english: list[str] = []
     subject = _phrase(choices, NOUNS, english)
     negated, transitive = choices.happens(3), choices.happens(2)
-    verb = choices.of(TRANSITIVE if transitive else INTRANSITIVE)
-    denied = len(english) + 1
+    verb = choices.of(entries(TRANSITIVE if transitive else INTRANSITIVE))
+    negation = len(english) + 1
     english += ["does", "not", verb[1]] if negated else [verb[0]]
     at = len(english) - 1
-    thing = _phrase(choices, NOUNS, english) if transitive else {}
-    place, before = {}, None
-    where = choices.of(PREPOSITIONS) if choices.happens(2) else None
-    if where:
-        before = len(english)
-        english.append(where[0])
-        place = _phrase(choices, PLACES, english)
-    french = [*subject["french"], (verb[2], at), *thing.get("french", ())]
-    chinese = [(verb[3], at), *thing.get("chinese", ())]
+    direct_object = _phrase(choices, NOUNS, english) if transitive else {}
+    preposition = choices.of(entries(PREPOSITIONS)) if choices.happens(2) else None
+    french = [*subject["french"], (verb[2], at), *direct_object.get("french", ())]
+    chinese = [(verb[3], at), *direct_object.get("chinese", ())]
     if negated:  # ne … pas; 不
         after = len(subject["french"])
-        french[after : after + 1] = [("ne", denied), (verb[2], at), ("pas", denied)]
-        chinese.insert(0, ("不", denied))
-    if where and before is not None:  # in Chinese the place stands before the verb
-        french += [(where[1], before), *place["french"]]
-        chinese = [("在", before), *place["chinese"], (where[2], before), *chinese]
+        french[after : after + 1] = [("ne", negation), (verb[2], at), ("pas", negation)]
+        chinese.insert(0, ("不", negation))
+    if preposition:  # in Chinese the place stands before the verb
+        before = len(english)
+        english.append(preposition[0])
+        place = _phrase(choices, PLACES, english)
+        french += [(preposition[1], before), *place["french"]]
+        chinese = [("在", before), *place["chinese"], (preposition[2], before), *chinese]
     return english, {"french": french, "chinese": [*subject["chinese"], *chinese]}
 
 
-CHOICES = 32  # draws for a sentence, which is more than any needs
+CHOICES = 32  # draws for a sentence, more than any sentence needs
 MOST_ENGLISH = 13  # the red cat does not see the red dog in the red garden
 MOST_TARGET = {"french": 13, "chinese": 19}
 
 
 def _english_words() -> list[str]:
-    words = [adjective[0] for adjective in ADJECTIVES] + [noun.english for noun in NOUNS + PLACES]
-    words += [form for verb in TRANSITIVE + INTRANSITIVE for form in verb[:2]]
-    return ["the", "a", "does", "not", *words, *(where[0] for where in PREPOSITIONS)]
+    words = [entry[0] for entry in entries(ADJECTIVES, NOUNS, PLACES)]
+    words += [form for verb in entries(TRANSITIVE, INTRANSITIVE) for form in verb[:2]]
+    return ["the", "a", "does", "not", *words, *(entry[0] for entry in entries(PREPOSITIONS))]
 
 
 def _target_words(language: str) -> list[str]:
+    nouns = [Noun(*entry) for entry in entries(NOUNS, PLACES)]
+    verbs, adjectives = entries(TRANSITIVE, INTRANSITIVE), entries(ADJECTIVES)
     if language == "french":
-        words = ["le", "la", "un", "une", "ne", "pas"]
-        words += [noun.french for noun in NOUNS + PLACES]
-        words += [form for adjective in ADJECTIVES for form in adjective[1]]
-        words += [verb[2] for verb in TRANSITIVE + INTRANSITIVE]
-        return words + [where[1] for where in PREPOSITIONS]
-    words = ["那", "一", "的", "不", "在", *(noun.chinese for noun in NOUNS + PLACES)]
-    words += [noun.measure for noun in NOUNS + PLACES]
-    words += [adjective[3] for adjective in ADJECTIVES]
-    words += [verb[3] for verb in TRANSITIVE + INTRANSITIVE]
-    return words + [where[2] for where in PREPOSITIONS]
+        words = ["le", "la", "un", "une", "ne", "pas", *(noun.french for noun in nouns)]
+        words += [form for adjective in adjectives for form in adjective[1:3]]
+        return words + [entry[2] for entry in verbs] + [entry[1] for entry in entries(PREPOSITIONS)]
+    words = ["那", "一", "的", "不", "在", *(noun.chinese for noun in nouns)]
+    words += [noun.measure for noun in nouns] + [adjective[4] for adjective in adjectives]
+    return words + [entry[3] for entry in verbs] + [entry[2] for entry in entries(PREPOSITIONS)]
 
 
 class _Vocabulary:
@@ -186,16 +149,16 @@ class _Vocabulary:
         vocab = FIRST + len(self.words)
         return {"vocab": vocab, "encode": self.encode, "decode": self.decode}
 
-    def ragged(self, rows: Sequence[Sequence[str]]) -> Ragged:
-        ids = [self.ids[word] for row in rows for word in row]
-        return Ragged(np.array(ids, np.int32), np.array([len(row) for row in rows]))
+    def ragged(self, sentences: Sequence[Sequence[str]]) -> Ragged:
+        ids = [self.ids[word] for words in sentences for word in words]
+        return Ragged(np.array(ids, np.int32), np.array([len(words) for words in sentences]))
 
 
 def english_french() -> Source:
     """the black cat does not see a dog → le chat noir ne voit pas un chien.  Best: 1.
 
     Most adjectives follow their noun, articles and adjectives agree with its gender, and a negation
-    stands around the verb. `Examples.alignment` is the English word that each word comes from.
+    surrounds the verb. `Examples.alignment` is the English word that each word comes from.
     """
     return _translation("french")
 
@@ -203,8 +166,8 @@ def english_french() -> Source:
 def english_chinese() -> Source:
     """the cat sleeps in a garden → 那 只 猫 在 一 座 花园 里 睡觉.  Best: 1.
 
-    A measure word stands before each noun, and the place before the verb. `Examples.alignment` is
-    the English word that each word comes from.
+    A measure word precedes each noun, and the place precedes the verb. `Examples.alignment` is the
+    English word that each word comes from.
     """
     return _translation("chinese")
 
@@ -221,96 +184,81 @@ def _translation(language: str) -> Source:
             alignment=np.array([at for target in targets for _, at in target], np.int32),
         )
 
-    return Generated(
-        make,
-        form="pairs",
-        max_length=MOST_ENGLISH,
-        max_target=MOST_TARGET[language],
-        best=ALL,
-        **vocabulary.facts(),
-    )
+    lengths = {"max_length": MOST_ENGLISH, "max_target": MOST_TARGET[language]}
+    return Generated(make, form="pairs", best=ALL, **lengths, **vocabulary.facts())
 
 
 OPENINGS = [(), ("yesterday",), ("today",), ("in", "the", "morning"), ("last", "night")]
-KINDS_OF = ["old", "small", "big", "white", "famous"]
+KINDS = ["old", "small", "big", "white", "famous"]
 ANIMALS = ["animal", "dog", "horse", "cat", "sheep", "donkey", "robot", "elephant"]
 WAYS = ["street", "river", "bridge", "field", "road", "valley", "lake", "square"]
-DONE = [("cross", "crossed"), ("enter", "entered"), ("leave", "left"), ("reach", "reached")]
+VERBS = [("cross", "crossed"), ("enter", "entered"), ("leave", "left"), ("reach", "reached")]
 OF_ANIMALS = ["tired", "lazy", "afraid", "sick", "hungry", "weak"]
 OF_WAYS = ["wide", "deep", "long", "muddy", "crowded", "steep"]
+MOST_PRONOUN = 18  # the passive with two adjectives
 
 
 def pronoun(at: str | None = None) -> Source:
     """the animal did not cross the street because it was too tired: who was?  Best: 1.
 
     The label is the noun that "it" stands for: the first of the sentence, or the second. The last
-    word decides whether it is the animal or the place; either may come first, as in "the street was
-    not crossed by the animal because it was too wide".  After Levesque et al. 2012 (Winograd).
+    word determines whether it is the animal or the place; either may come first, as in "the street
+    was not crossed by the animal because it was too wide".  After Levesque et al. 2012 (Winograd).
 
-    With at="it" or at="last" there is no label, but a tag, the noun itself, which is wanted at "it"
-    or at the last word. Before that word both nouns are as likely.
+    With at="it" or at="last" there is no label, but a tag, the noun itself, at "it" or at the last
+    word. Before the last word both nouns are equally likely.
     """
     if at not in (None, "it", "last"):
         raise UserError(f"pronoun: at={at!r} must be None, 'it' or 'last'")
-    words = ["the", "did", "was", "not", "by", "because", "it", "too", *KINDS_OF, *ANIMALS, *WAYS]
-    words += [word for opening in OPENINGS for word in opening]
-    words += [form for forms in DONE for form in forms] + OF_ANIMALS + OF_WAYS
+    words = ["the", "did", "was", "not", "by", "because", "it", "too"]
+    words += [
+        *KINDS,
+        *ANIMALS,
+        *WAYS,
+        *(word for start in OPENINGS for word in start),
+    ]
+    words += [form for forms in VERBS for form in forms] + OF_ANIMALS + OF_WAYS
     vocabulary = _Vocabulary(words)
 
     def sentence(choices: _Choices) -> tuple[list[str], int]:
-        opening, forms = choices.of(OPENINGS), choices.of(DONE)
+        opening, forms = choices.of(OPENINGS), choices.of(VERBS)
         animal, way = (
-            ["the", *([choices.of(KINDS_OF)] if choices.happens(2) else []), choices.of(nouns)]
+            ["the", *([choices.of(KINDS)] if choices.happens(2) else []), choices.of(nouns)]
             for nouns in (ANIMALS, WAYS)
         )
         passive, of_way = choices.happens(2), choices.happens(2)
-        said = (
-            [*way, "was", "not", forms[1], "by", *animal]
-            if passive
-            else [*animal, "did", "not", forms[0], *way]
-        )
+        clause = [*animal, "did", "not", forms[0], *way]
+        if passive:
+            clause = [*way, "was", "not", forms[1], "by", *animal]
         why = choices.of(OF_WAYS if of_way else OF_ANIMALS)
-        return [*opening, *said, "because", "it", "was", "too", why], int(passive != of_way)
+        return [*opening, *clause, "because", "it", "was", "too", why], int(passive != of_way)
 
     def make(draws: Draws) -> Examples:
         sentences = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
-        labels = np.array([label for _, label in sentences], np.int32)
-        return Examples(tokens=vocabulary.ragged([words for words, _ in sentences]), labels=labels)
-
-    def tagged(draws: Draws) -> Examples:
-        tags: list[int] = []
-        scored: list[bool] = []
-        sentences = [sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
+        tokens = vocabulary.ragged([words for words, _ in sentences])
+        if at is None:
+            return Examples(tokens=tokens, labels=np.array([n for _, n in sentences], np.int32))
+        tags, scored = list[int](), list[bool]()
         for words, label in sentences:
             nouns = [word for word in words if word in ANIMALS or word in WAYS]
             tags += [vocabulary.ids[nouns[label]]] * len(words)
             asked = words.index("it") if at == "it" else len(words) - 1
             scored += [place == asked for place in range(len(words))]
-        return Examples(
-            tokens=vocabulary.ragged([words for words, _ in sentences]),
-            tags=np.array(tags, np.int32),
-            scored=np.array(scored),
-        )
+        return Examples(tokens=tokens, tags=np.array(tags, np.int32), scored=np.array(scored))
 
     def last_word(examples: Examples) -> float:
-        """Name the more frequent label of sentences that end alike."""
+        """Returns the accuracy of the most frequent label of sentences with the same last word."""
         assert examples.labels is not None
         last_N = examples.tokens.ids[np.cumsum(examples.tokens.lengths) - 1]
         count_VC = np.zeros((FIRST + len(vocabulary.words), 2))
         np.add.at(count_VC, (last_N, examples.labels), 1)
         return float(count_VC.max(1).sum() / count_VC.sum())
 
-    more = {"max_length": 18, "best": ALL, **vocabulary.facts()}  # the passive with two adjectives
+    facts = {"max_length": MOST_PRONOUN, "best": ALL, **vocabulary.facts()}
     if at is not None:
-        return Generated(tagged, form="tags", shortcuts={"either noun": lambda _: 0.5}, **more)
-    return Generated(
-        make,
-        form="labels",
-        classes=2,
-        label_names=("first", "second"),
-        shortcuts={"last word": last_word},
-        **more,
-    )
+        return Generated(make, form="tags", shortcuts={"either noun": lambda _: 0.5}, **facts)
+    facts |= {"classes": 2, "label_names": ("first", "second")}
+    return Generated(make, form="labels", shortcuts={"last word": last_word}, **facts)
 
 
 DATASETS: dict[str, Callable[..., Source]] = {

@@ -12,7 +12,7 @@ from tfm.data.synthetic import ALL
 
 
 def _median(values: list[int]) -> int:
-    """Of an even number of values, the mean of the middle two, rounded down."""
+    """Returns the median: the middle value, or the mean of the middle two, rounded down."""
     values = sorted(values)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
 
@@ -21,15 +21,15 @@ DIGITS = 10
 OPERATORS = (min, max, _median, lambda values: sum(values) % DIGITS)  # MIN, MAX, MED, SUM_MOD
 OPEN = FIRST + DIGITS  # the first operator, which opens a list
 CLOSE = OPEN + len(OPERATORS)
-NEST = 0.25  # how often an argument is a list; `make_data.py` of the paper
-MOST_LISTS = 20_000  # that are drawn for a row, before it is given up
+NEST = 0.25  # probability that an argument is a list; `make_data.py` of the paper
+MAX_LISTS = 20_000  # attempts to draw a list of an allowed length
 
 
 def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
     """Brackets of some kinds that match and nest at most `depth` deep; which one closes?  Best: 1.
 
-    Dyck-(k, m) of Hewitt et al. 2020. Tokens that close are scored: they must match the last
-    bracket still open. Where both are possible, opening and closing are as likely.
+    Dyck-(k, m) of Hewitt et al. 2020. Closing brackets are scored: they must match the last one
+    still open. Where both are possible, opening and closing are equally likely.
     """
     if whole("dyck", "length", length, 2) % 2:
         raise UserError(f"dyck: length={length} must be even: each bracket is closed")
@@ -55,10 +55,10 @@ def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
         return Examples(tokens=Ragged.of(tokens_NT), scored=tokens_NT.ravel() >= FIRST + kinds)
 
     def last_four(examples: Examples) -> float:
-        """Name the bracket that is still open within the last four tokens, or any."""
-        tokens = examples.tokens.ids.reshape(-1, length).tolist()
+        """Returns the accuracy of closing what is still open within the last four tokens, or of
+        guessing."""
         right = []
-        for row in tokens:
+        for row in examples.tokens.ids.reshape(-1, length).tolist():
             for t, token in enumerate(row):
                 if token >= FIRST + kinds:
                     still_open: list[int] = []
@@ -77,9 +77,8 @@ def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
 def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 5) -> Source:
     """[MAX 2 9 [MIN 4 7 ] 0 ] → 9: the value of nested lists.  Nangia & Bowman 2018.  Best: 1.
 
-    Lists of two to `args` digits or lists, `depth` deep at most; one argument in four is a list.
-    Each row draws lists until one has `min_length` to `length` tokens: if few have, it takes a
-    while.
+    Lists of two to `args` digits or lists, at most `depth` deep; one argument in four is a list.
+    Each row draws lists until one has `min_length` to `length` tokens, which is slow if few have.
     """
     least, most = length_range("listops", length, min_length, 4)
     whole("listops", "depth", depth, 1)
@@ -89,20 +88,18 @@ def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 
         longest = min(2 + args * longest, least)
     if longest < least:
         raise UserError(
-            f"listops: min_length={least} cannot be with depth={depth} and args={args}; "
+            f"listops: min_length={least} is impossible with depth={depth} and args={args}; "
             f"at most {longest}"
         )
 
     def make(draws: Draws) -> Examples:
-        lists = [_fitting_list(int(key), least, most, depth, args) for key in draws.key_N]
+        lists = [_draw_list(int(key), least, most, depth, args) for key in draws.key_N]
         ids = np.array([token for tokens, _ in lists for token in tokens], np.int32)
-        lengths = np.array([len(tokens) for tokens, _ in lists])
-        return Examples(
-            tokens=Ragged(ids, lengths), labels=np.array([value for _, value in lists], np.int32)
-        )
+        tokens = Ragged(ids, np.array([len(tokens) for tokens, _ in lists]))
+        return Examples(tokens=tokens, labels=np.array([value for _, value in lists], np.int32))
 
     def first_operator(examples: Examples) -> float:
-        """Name the most frequent value of lists that begin with the same operator."""
+        """Returns the accuracy of the most frequent value for each first operator."""
         tokens, labels = examples.tokens, examples.labels
         assert labels is not None
         first_N = tokens.ids[np.cumsum(tokens.lengths) - tokens.lengths] - OPEN
@@ -114,32 +111,32 @@ def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 
     return Generated(make, form="labels", shortcuts={"first operator": first_operator}, **facts)
 
 
-def _fitting_list(key: int, least: int, most: int, depth: int, args: int) -> tuple[list[int], int]:
-    """The first random list that is neither short nor long: its tokens and its value."""
+def _draw_list(key: int, least: int, most: int, depth: int, args: int) -> tuple[list[int], int]:
+    """Draws lists until one has an allowed length; returns its tokens and its value."""
     uniform = random.Random(key).random
-    for _ in range(MOST_LISTS):
+    for _ in range(MAX_LISTS):
         tokens: list[int] = []
-        value = _write_list(tokens, uniform, most, depth, args)
+        value = _append_list(tokens, uniform, most, depth, args)
         if least <= len(tokens) <= most:
             return tokens, value
     raise UserError(
-        f"listops: none of {MOST_LISTS} lists had from min_length={least} to length={most} "
+        f"listops: none of {MAX_LISTS} lists had from min_length={least} to length={most} "
         "tokens; allow more"
     )
 
 
-def _write_list(
+def _append_list(
     tokens: list[int], uniform: Callable[[], float], most: int, depth: int, args: int
 ) -> int:
-    """Append the tokens of a random list, and return its value. Stop early if it is too long."""
+    """Appends the tokens of a random list and returns its value; stops early if it is too long."""
     operator = int(uniform() * len(OPERATORS))
     tokens.append(OPEN + operator)
     values = []
     for _ in range(2 + int(uniform() * (args - 1))):
         if len(tokens) > most:
-            return 0  # too long: its value is never read
+            return 0  # too long: the value is not used
         if depth > 1 and uniform() < NEST:
-            values.append(_write_list(tokens, uniform, most, depth - 1, args))
+            values.append(_append_list(tokens, uniform, most, depth - 1, args))
         else:
             values.append(int(uniform() * DIGITS))
             tokens.append(FIRST + values[-1])

@@ -1,10 +1,11 @@
-"""Generated tasks: as many examples as asked for, and the best possible accuracy.
+"""Generated tasks, with their best possible accuracy.
 
-A task with another `length` has the same vocabulary, so that a model can be tried on sequences
-longer than any it was trained on. No two splits share an example.
+The vocabulary of a task does not depend on its `length`, so a model can be tested on sequences
+longer than those it was trained on. No two splits share an example.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +29,12 @@ ALL = Best(token=1.0, exact=1.0)
 
 
 def copy(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
-    """The sequence again.  Graves et al. 2014, §4.1.  Best: 1."""
+    """The same sequence.  Graves et al. 2014, §4.1.  Best: 1."""
     return _pairs("copy", length, min_length, vocab, lambda source_NS, valid_NS: source_NS)
 
 
 def reverse(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
-    """The sequence from its end to its beginning.  Grefenstette et al. 2015.  Best: 1."""
+    """The sequence in reverse order.  Grefenstette et al. 2015.  Best: 1."""
 
     def answer(source_NS: np.ndarray, valid_NS: np.ndarray) -> np.ndarray:
         from_NS = valid_NS.sum(1, keepdims=True) - 1 - np.arange(length)
@@ -43,7 +44,7 @@ def reverse(length: int = 16, min_length: int | None = None, vocab: int = 32) ->
 
 
 def sort(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
-    """The symbols from the least to the greatest.  Graves et al. 2014, §4.5, by id.  Best: 1."""
+    """The symbols in ascending order.  Graves et al. 2014, §4.5, by id.  Best: 1."""
 
     def answer(source_NS: np.ndarray, valid_NS: np.ndarray) -> np.ndarray:
         return np.sort(np.where(valid_NS, source_NS, vocab), 1)
@@ -69,28 +70,21 @@ def _pairs(
             tokens=Ragged.of(source_NS, valid_NS), target=Ragged.of(target_NS, valid_NS)
         )
 
-    return Generated(
-        make,
-        form="pairs",
-        vocab=vocab,
-        max_length=most,
-        max_target=most,
-        aligned=True,
-        best=ALL,
-    )
+    facts = {"vocab": vocab, "max_length": most, "max_target": most, "aligned": True}
+    return Generated(make, form="pairs", best=ALL, **facts)
 
 
 def _valid(draws: Draws, least: int, most: int) -> np.ndarray:
-    """Each length from the least to the most is as likely."""
+    """Draws a length from `least` to `most` for each row."""
     if least == most:
         return np.ones((len(draws), most), bool)
     return np.arange(most) < draws.integers(least, most + 1, (1,))
 
 
 def induction(length: int = 64, vocab: int = 64) -> Source:
-    """… A B … A → B: what came after the last token where it stood before.  Best: 1.
+    """… A B … A → B: the token that followed the earlier occurrence of the last.  Best: 1.
 
-    Olsson et al. 2022, with one question, at the end; A stands in one earlier place only.
+    Olsson et al. 2022, with one question, at the end; A occurs once before it.
     """
     whole("induction", "length", length, 3)
     whole("induction", "vocab", vocab, FIRST + 3)
@@ -114,11 +108,11 @@ def _tagged(tokens_NT: np.ndarray, tags_NT: np.ndarray, scored_NT: np.ndarray) -
 
 
 def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0.01) -> Source:
-    """Keys with their values, then each key once more: its value is wanted.  Best: 1.
+    """Keys with their values, then each key again: predict its value.  Best: 1.
 
     Multi-query associative recall, Arora et al. 2023 (Zoology). Keys are from the lower half of the
-    ids, values from the upper. After the pairs every second place may hold a question, the i-th
-    one with a weight of i^(alpha − 1); at alpha=1 all are alike. The rest is filled at random.
+    ids, values from the upper. After the pairs, every second position may hold a question, the i-th
+    with weight i^(alpha − 1); with alpha=1 all are equally likely. The rest is random.
     """
     whole("recall", "length", length, 4)
     whole("recall", "pairs", pairs, 1, length // 4)
@@ -151,7 +145,7 @@ def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0
 
 
 class _Addition(Source):
-    """A table of p² sums, split once and for all."""
+    """The p² sums in a fixed random order, cut into splits."""
 
     seeded = False
 
@@ -174,23 +168,16 @@ class _Addition(Source):
             tokens_NT = np.stack([a_N + FIRST, np.full_like(a_N, FIRST + p), b_N + FIRST], 1)
             return Examples(tokens=Ragged.of(tokens_NT), labels=(a_N + b_N) % p)
 
-        return Dataset(
-            read=read,
-            count=at_most(count, self.sizes[split], split),
-            form="labels",
-            vocab=FIRST + p + 1,
-            classes=p,
-            max_length=3,
-            padded=False,
-            best=ALL,
-        )
+        facts: dict[str, Any] = {"vocab": FIRST + p + 1, "classes": p, "max_length": 3}
+        count = at_most(count, self.sizes[split], split)
+        return Dataset(read=read, count=count, form="labels", padded=False, best=ALL, **facts)
 
 
 def addition(p: int = 97, fraction: float = 0.5) -> Source:
     """a + b modulo p.  Power et al. 2022.  Best: 1.
 
-    Of the p² pairs, the same `fraction` is always for training; validation and test share the
-    rest, half and half. No pair is in two splits.
+    A fixed `fraction` of the p² pairs is for training; validation and test are half of the rest
+    each. No pair is in two splits.
     """
     whole("addition", "p", p, 2, 1000)
     number("addition", "fraction", fraction, 0, 1)
@@ -198,9 +185,9 @@ def addition(p: int = 97, fraction: float = 0.5) -> Source:
 
 
 def parity(length: int = 32, min_length: int | None = None, each: bool = False) -> Source:
-    """Whether the ones are odd in number; with `each`, at every position so far.  Best: 1.
+    """Whether the number of ones is odd; with `each`, at every position so far.  Best: 1.
 
-    Hahn 2020: self-attention of a fixed size gets ever nearer to chance as length grows.
+    Hahn 2020: self-attention of a fixed size approaches chance as the length grows.
     """
     least, most = length_range("parity", length, min_length)
     facts = {"vocab": FIRST + 2, "max_length": most, "best": ALL}
@@ -222,8 +209,8 @@ def parity(length: int = 32, min_length: int | None = None, each: bool = False) 
 def spell(length: int = 4, vocab: int = FIRST + 10) -> Source:
     """A vector, and the sequence that it spells.  Best: 1.
 
-    The vector is one one-hot vector for each symbol, one after another. It shows whether what a
-    model is given once, at its beginning, lasts to its end.  1:N of Karpathy 2015.
+    The vector concatenates a one-hot vector for each symbol. The task shows whether a model
+    remembers an input that it reads once, at the beginning.  1:N of Karpathy 2015.
     """
     whole("spell", "length", length, 1)
     whole("spell", "vocab", vocab, FIRST + 2)
