@@ -74,7 +74,7 @@ def test_the_cache_is_listed_verified_and_cleared(capsys, folder):
     said(capsys, f"--clear={tokens['key'][:12]}")
     assert not path.exists()
     assert cli.main(["data", "--clear=zzz"]) == 2
-    assert "no entry's key begins so" in capsys.readouterr().err
-    assert "MB are free" in said(capsys, "--clear=all")
+    assert "no key begins with it" in capsys.readouterr().err
+    assert "MB freed" in said(capsys, "--clear=all")
     assert "0 entries" in said(capsys)
     assert cli.main(["data", "--clear=all", "--config=config.py"]) == 2

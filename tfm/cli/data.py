@@ -18,7 +18,7 @@ from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.data import cache
 from tfm.data.dataset import Dataset
-from tfm.data.datasets import open_dataset
+from tfm.data.datasets import open_dataset, open_splits
 from tfm.data.formats import tfds
 from tfm.data.tokenizers.tokenizer import tokenizer_of
 from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
@@ -26,8 +26,8 @@ from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, read
 from tfm.terminal import console, plain, table
 
-SAMPLE = 5000
-STEPS = 100
+SAMPLE = 5000  # examples
+STEPS = 100  # batches whose padding is counted
 
 
 def main(argv: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
     args = parser.parse(argv)
     if args.config and (args.clear or args.prepare or args.verify):
-        raise UserError("--clear, --verify and --prepare are not for one config: write no --config")
+        raise UserError("--clear, --verify and --prepare do not apply to a config: remove --config")
     if args.data_dir and not args.prepare:
         raise UserError("--data_dir is where --prepare=NAME writes to")
     if args.config:
@@ -66,57 +66,60 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _list() -> None:
-    shown = table("key", "what", "data set", "split", "tokenizer", ">tokens", ">MB")
+    """Prints a table of the cache's entries."""
+    rows = table("key", "what", "data set", "split", "tokenizer", ">tokens", ">MB")
     total = count = 0
     for path, meta in cache.entries():
         if meta is None:
-            shown.add_row(path.name[:12], "damaged; it is built again when it is needed")
+            rows.add_row(path.name[:12], "damaged; rebuilt when it is needed")
             continue
         about, tokens = meta["about"], meta["facts"].get("tokens")
         size = sum(column["size"] for column in meta["columns"].values())
-        shown.add_row(
+        rows.add_row(
             path.name[:12],
             *(str(about.get(key, "")) for key in ("what", "dataset", "split", "tokenizer")),
             "" if tokens is None else f"{tokens:,}",
             f"{size / 1e6:,.1f}",
         )
         total, count = total + size, count + 1
-    if shown.row_count:
-        console(120).print(shown)
+    if rows.row_count:
+        console(120).print(rows)
     print(f"{cache.folder()}: {count} entries, {total / 1e6:,.1f} MB")
 
 
 def _verify() -> None:
-    wrong, count = [], 0
-    for path, meta in cache.entries():
-        count += 1
-        found = f"{path} has damaged meta data" if meta is None else cache.damage(path, meta, True)
-        wrong += [found] if found else []
-    print("\n".join([*wrong, f"{count} entries, {len(wrong)} damaged"]))
-    if wrong:
-        raise UserError("damaged entries are built again when they are needed")
+    """Prints the damaged entries of the cache; raises if there are any."""
+    reports = [
+        f"{path} has damaged meta data" if meta is None else cache.damage(path, meta, whole=True)
+        for path, meta in cache.entries()
+    ]
+    damaged = [report for report in reports if report]
+    print("\n".join([*damaged, f"{len(reports)} entries, {len(damaged)} damaged"]))
+    if damaged:
+        raise UserError("damaged entries are rebuilt when they are needed")
 
 
 def _clear(key: str) -> str:
     if key != "all" and not any(path.name.startswith(key) for path, _ in cache.entries()):
-        raise UserError(f"--clear={key}: no entry's key begins so; `tfm data` lists them")
-    return f"{cache.clear('' if key == 'all' else key) / 1e6:,.1f} MB are free"
+        raise UserError(f"--clear={key}: no key begins with it; `tfm data` lists the keys")
+    return f"{cache.clear('' if key == 'all' else key) / 1e6:,.1f} MB freed"
 
 
 def describe(run: RunSpec, rows: int = 3) -> Iterator[str]:
-    """The data of a run, in lines of text."""
-    data, vocabulary = run.data, None
-    wanted: list[tuple[str, str, int | None]] = [
-        (data.dataset, "train", data.examples),
-        (data.dataset, "valid", data.valid_examples),
-        *((text, "test", data.valid_examples) for text in data.tests),
-    ]
-    for spelled, split, count in wanted:
-        dataset = open_dataset(spelled, split, count, data.seed, vocabulary, data.reading)
-        vocabulary = dataset.vocabulary if vocabulary is None else vocabulary
-        yield f"{spelled}, {split}"
-        for name, value in facts(dataset).items():
-            yield f"  {name:<10} {value}"
+    """Yields a description of a run's data, line by line."""
+    data = run.data
+    counts = {"train": data.examples, "valid": data.valid_examples}
+    splits = open_splits(data.dataset, counts, data.seed, None, data.reading)
+    vocabulary = splits["train"].vocabulary
+    datasets = [(data.dataset, split, dataset) for split, dataset in splits.items()]
+    for name in data.tests:
+        count = data.valid_examples
+        test = open_dataset(name, "test", count, data.seed, vocabulary, data.reading)
+        datasets.append((name, "test", test))
+    for name, split, dataset in datasets:
+        yield f"{name}, {split}"
+        for fact, value in facts(dataset).items():
+            yield f"  {fact:<10} {value}"
         for note in dataset.notes:
             yield f"  note       {note}"
         reason = run.objective.entry.refuses(dataset)
@@ -126,76 +129,74 @@ def describe(run: RunSpec, rows: int = 3) -> Iterator[str]:
         if split == "train":
             yield f"  batches    {batches(run, dataset)}"
         for number, example in enumerate(examples(run, dataset, rows)):
-            for place, (name, text) in enumerate(example.items()):
-                yield f"  {'' if place else f'example {number}':<10} {name}: {text}"
+            for place, (field, text) in enumerate(example.items()):
+                yield f"  {'' if place else f'example {number}':<10} {field}: {text}"
         yield ""
 
 
 def facts(dataset: Dataset) -> dict[str, str]:
-    """What there is to know of a split, by name."""
+    """Returns the facts of a split by name; some are estimated from a sample."""
     rows = np.linspace(0, len(dataset) - 1, min(len(dataset), SAMPLE)).astype(np.int64)
-    some = dataset.take(rows)  # from all over: a file may be sorted by length
-    found = {
+    sample = dataset.take(rows)  # spread over the split: a file may be sorted by length
+    target, labels = sample.target, sample.labels
+    out = {
         "examples": f"{len(dataset):,}, {dataset.form}",
         "ids": f"{dataset.vocab:,}",
-        "lengths": _lengths(some.tokens.lengths) + f"; at most {dataset.max_length}",
+        "lengths": _lengths(sample.tokens.lengths) + f"; at most {dataset.max_length}",
     }
-    if some.target is not None:
-        found["targets"] = _lengths(some.target.lengths) + f"; at most {dataset.max_target}"
-    unk = dataset.special.unk
-    if unk is not None:
-        parts = [part.ids for part in (some.tokens, some.target) if part is not None]
-        share = np.mean(np.concatenate(parts) == unk)
-        found["unknown"] = f"{share:.2%} of the tokens"
+    if target is not None:
+        out["targets"] = _lengths(target.lengths) + f"; at most {dataset.max_target}"
+    if dataset.special.unk is not None:
+        ids = [side.ids for side in (sample.tokens, target) if side is not None]
+        share = np.mean(np.concatenate(ids) == dataset.special.unk)
+        out["unknown"] = f"{share:.2%} of the tokens"
     if dataset.counts is not None:
         counts = dataset.counts()
-        unused = int(np.sum(counts == 0))
-        found["training"] = f"{counts.sum():,} tokens; {unused:,} ids are not among them"
+        out["training"] = f"{counts.sum():,} tokens; {np.sum(counts == 0):,} ids do not occur"
     if dataset.bytes_per_token is not None:
         words = dataset.words_per_token
-        more = "" if words is None else f", {words:.3f} words"
-        found["token"] = f"{dataset.bytes_per_token:.3f} bytes{more}"
-    if some.labels is not None and dataset.classes is None:
-        low, high = some.labels.min(), some.labels.max()
-        found["labels"] = f"mean {some.labels.mean():.3f}, from {low:g} to {high:g}"
-    elif some.labels is not None or (some.tags is not None and dataset.label_names is not None):
-        labels = some.labels
-        if labels is None and some.tags is not None:
-            labels = some.tags if some.scored is None else some.tags[some.scored]
+        out["token"] = f"{dataset.bytes_per_token:.3f} bytes"
+        out["token"] += "" if words is None else f", {words:.3f} words"
+    if labels is not None and dataset.classes is None:
+        span = f"from {labels.min():g} to {labels.max():g}"
+        return {**out, "labels": f"mean {labels.mean():.3f}, {span}"}
+    if sample.tags is not None and dataset.label_names is not None:
+        labels = sample.tags if sample.scored is None else sample.tags[sample.scored]
+    if labels is not None:
         names = dataset.label_names or [str(i) for i in range(dataset.classes or 0)]
-        often = Counter(np.asarray(labels).tolist()).most_common(20)
-        total = len(np.asarray(labels))
-        found["labels"] = ", ".join(f"{names[i]} {n / total:.1%}" for i, n in often)
-    return found
+        frequent = Counter(labels.tolist()).most_common(20)
+        out["labels"] = ", ".join(f"{names[i]} {n / len(labels):.1%}" for i, n in frequent)
+    return out
 
 
 def batches(run: RunSpec, dataset: Dataset) -> str:
-    """The shapes of training batches, how often each comes, and how much of them is padding."""
+    """Describes the shapes of training batches, their frequency, and the share of padding."""
     objective, plan = run.objective.entry, plan_of(run, dataset)
     kinds = each_shape(objective, dataset, plan)
-    shown = []
+    shapes = []
     for share, batch in kinds:
         tokens = [x for name, x in batch.inputs.items() if "valid" in name]
         sizes = " + ".join(str(x.shape[1]) for x in tokens or [batch.labels] if x.ndim > 1)
-        often = f" ({share:.0%})" if len(kinds) > 1 else ""
-        shown.append(f"{len(batch.weights)} × {sizes}{often}" if sizes else f"{len(batch.weights)}")
-    batches = (train_batch(objective, dataset, plan, run.seed, step) for step in range(STEPS))
-    read = np.sum([read_of(batch) for batch in batches], 0)
-    return f"{', '.join(shown)}; {read[1] / max(read[0], 1):.1%} of the tokens are padding"
+        percent = f" ({share:.0%})" if len(kinds) > 1 else ""
+        rows = len(batch.weights)
+        shapes.append(f"{rows} × {sizes}{percent}" if sizes else f"{rows}")
+    first = (train_batch(objective, dataset, plan, run.seed, step) for step in range(STEPS))
+    total, padding = np.sum([read_of(batch) for batch in first], 0)
+    return f"{', '.join(shapes)}; {padding / max(total, 1):.1%} of the tokens are padding"
 
 
 def _lengths(lengths: np.ndarray) -> str:
-    middle, most = np.percentile(lengths, [50, 95])
-    return f"mean {lengths.mean():.1f}, median {middle:.0f}, 95 % up to {most:.0f}"
+    median, most = np.percentile(lengths, [50, 95])
+    return f"mean {lengths.mean():.1f}, median {median:.0f}, 95 % up to {most:.0f}"
 
 
 def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, str]]:
-    """The first examples as the model sees them, by the names of its inputs."""
+    """Yields the first examples as the model sees them, by the names of its inputs."""
     objective, rows = run.objective.entry, min(rows, len(dataset))
     batch = next(eval_batches(objective, dataset, rows))
-    show = _tokens(dataset)
+    show, names = _tokens(dataset), dataset.label_names
     for row in range(rows):
-        shown: dict[str, str] = {}
+        out: dict[str, str] = {}
         for name, x in batch.inputs.items():
             if x.dtype.kind not in "iu" or x.ndim != 2:
                 continue
@@ -203,33 +204,28 @@ def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, st
             valid = [v for k, v in batch.inputs.items() if "valid" in k and k.endswith(axis)]
             ids = x[row][valid[0][row]] if valid else x[row]
             beside = name.rpartition("_")[0].endswith(BESIDE)
-            shown[name] = " ".join(map(str, ids)) if beside else show(ids)
+            out[name] = " ".join(map(str, ids)) if beside else show(ids)
         labels, weights = np.asarray(batch.labels)[row], np.asarray(batch.weights)[row]
-        wanted = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
+        scored = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
+        is_class = labels.ndim == 0 or (dataset.form == "tags" and dataset.tags is not None)
         if dataset.form == "labels" and dataset.classes is None:
-            yield {**shown, "labels": " ".join(map(str, wanted))}
-            continue
-        names = dataset.label_names
-        plain_label = labels.ndim == 0 or (dataset.form == "tags" and dataset.tags is not None)
-        shown["labels"] = (
-            " ".join(names[i] if i < len(names) else str(i) for i in wanted)
-            if names is not None and plain_label
-            else show(wanted)
-        )
-        yield shown
+            out["labels"] = " ".join(map(str, scored))
+        elif names is not None and is_class:
+            out["labels"] = " ".join(names[i] if i < len(names) else str(i) for i in scored)
+        else:
+            out["labels"] = show(scored)
+        yield out
 
 
 def _tokens(dataset: Dataset) -> Callable[[Any], str]:
-    """How ids are shown: token by token where spaces are a part of tokens."""
+    """Returns a function that shows ids; it separates tokens that include their spaces by |."""
     tokenizer = tokenizer_of(dataset.vocabulary)
-    if tokenizer is not None:
-        between = "|" if tokenizer.spaced else " "
-        return lambda ids: between.join(
-            f"<task {id_ - tokenizer.vocab}>"
-            if id_ >= tokenizer.vocab
-            else tokenizer.tokens([id_])[0]
-            for id_ in ids
-        )
-    if dataset.decode is not None:
-        return dataset.decode
-    return lambda ids: " ".join(map(str, ids))
+    if tokenizer is None:
+        return dataset.decode or (lambda ids: " ".join(map(str, ids)))
+
+    def name(id_: int) -> str:
+        task = id_ - tokenizer.vocab
+        return tokenizer.tokens([id_])[0] if task < 0 else f"<task {task}>"
+
+    separator = "|" if tokenizer.spaced else " "
+    return lambda ids: separator.join(map(name, ids))
