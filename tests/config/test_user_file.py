@@ -1,11 +1,17 @@
-"""A file outside of the repository brings a mixer, an objective and a data set, and sweeps them."""
+"""A file outside of the repository brings every part of a run: its own registry entries."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+
+import tfm
+from tfm.cli import main as cli
 
 STUDY = '''
 """Does a mean over the past help to repeat the token before?"""
@@ -117,3 +123,114 @@ def test_ideas_from_outside_are_swept(tmp_path):
     (study / "study.py").write_text(edited)
     planned = run("sweep", study, f"--workdir={tmp_path / 'runs'}", "--dry-run", env=env)
     assert "4 runs, 2 to do" in planned.stdout  # an edited mixer is another mixer
+
+
+PARTS = '''
+import dataclasses
+
+import jax.flatten_util
+import optax
+from flax import linen as nn
+from jax import numpy as jnp
+from ml_collections import ConfigDict
+
+from tfm.evaluate.evaluator import Evaluator, Result
+from tfm.layers.recurrent import Cell
+from tfm.metric import LOW, Metric
+from tfm.models.spec import Family, ModelSpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Size(Evaluator):
+    """The root mean square of the parameters, times `factor`."""
+
+    factor: float = 1.0
+
+    def declares(self, objective, dataset):
+        return (Metric("rms", LOW),)
+
+    def evaluate(self, context, dataset):
+        flat, _ = jax.flatten_util.ravel_pytree(context.variables["params"])
+        value = float(self.factor * jnp.sqrt(jnp.mean(flat**2)))
+        return Result({"rms": value}, {"examples": {"rms": float(len(dataset))}})
+
+
+def signs(spec):
+    """Moves every parameter by the sign of its gradient."""
+    return optax.scale_by_sign()
+
+
+def half(after: int = 1):
+    """Half of the rate from step `after` on."""
+    return lambda step, steps: jnp.where(step < after, 1.0, 0.5)
+
+
+def average(x, h, carry):
+    return (carry + jnp.tanh(x + h)) / 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BigramSpec(ModelSpec):
+    family: str = "bigram"
+    like = "decoder"
+
+
+class Bigram(nn.Module):
+    """Logits of the next token, from the token before it alone."""
+
+    spec: BigramSpec
+
+    @nn.compact
+    def __call__(self, tokens_BT, *, valid_BT=None, dropouts=None, train=False, capture=()):
+        vocab = self.spec.vocab
+        logits_BTV = nn.Embed(vocab, vocab, name="table")(tokens_BT)
+        return (logits_BTV, {"losses": {}}) if capture else logits_BTV
+
+
+EVALUATORS = {"size": Size}
+OPTIMIZERS = {"signs": signs}
+SCHEDULES = {"half": half}
+CELLS = {"average": Cell(average, ("",), ("i",))}
+FAMILIES = {"bigram": Family(BigramSpec, Bigram)}
+
+
+def get_config(family="bigram"):
+    recurrent = {"family": "recurrent", "cell": "average", "width": 4, "hidden": 4}
+    return ConfigDict({
+        "objective": "next_token",
+        "model": {"family": "bigram"} if family == "bigram" else recurrent,
+        "data": {"dataset": "dyck(length=8)", "examples": 20, "valid_examples": 6, "batch": 4},
+        "optimizer": {"name": "signs", "schedule": "half(after=1)", "learning_rate": 0.25,
+                      "clip": None},
+        "train": {"steps": 2, "log_every": 1},
+        "evaluate": {"during": ("size",), "after": ("size(factor=2.0, name='double', rows=3)",)},
+    })
+'''
+
+
+@pytest.mark.parametrize("family", ["bigram", "recurrent"])
+def test_a_file_brings_every_part_of_a_run(family, tmp_path, own_tables):
+    (tmp_path / "parts.py").write_text(PARTS)
+    argv = ["train", f"--config={tmp_path / 'parts.py'}:{family}", f"--workdir={tmp_path / 'run'}"]
+    assert cli.main([*argv, "--quiet"]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    size, double = summary["evaluations"]
+    assert double["metrics"]["rms"] == pytest.approx(2 * size["metrics"]["rms"])
+    rows = [evaluation["slices"]["examples"]["rms"] for evaluation in (size, double)]
+    assert rows == [6.0, 3.0]
+    assert summary["metrics"]["double"][0]["better"] == "low"
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines if line["split"] == "train"]
+    assert rates == [0.25, 0.125]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    wanted = {"EVALUATORS.size", "OPTIMIZERS.signs", "SCHEDULES.half"}
+    wanted.add("FAMILIES.bigram" if family == "bigram" else "CELLS.average")
+    assert {name for name, *_ in config["entries"]} == wanted
+    if family == "bigram":  # every gradient is ±1 or 0, times 0.25 and then 0.125
+        loaded = tfm.load(tmp_path / "run", trust=True)
+        key = jax.random.fold_in(jax.random.key(0), 0)
+        start = loaded.model.init(key, np.zeros((1, 2), np.int32))["params"]
+        moved = loaded.params["table"]["embedding"] - start["table"]["embedding"]
+        steps = np.array([-0.375, -0.25, -0.125, 0.0, 0.125, 0.25, 0.375])
+        assert np.abs(np.asarray(moved)[..., None] - steps).min(-1).max() < 1e-6
+        assert np.abs(moved).max() > 0.3

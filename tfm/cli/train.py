@@ -6,6 +6,7 @@ TensorBoard files and, in source/, a copy of the config's own code. A finished r
 loss or gradient stopped being finite.
 """
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,17 +32,22 @@ class Bar:
         columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
         self.bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
         self.task = self.bar.add_task("compiling", total=run.train.steps)
+        objective = run.objective.entry
+        declared = [x.declares(objective, None) for x in (*run.during, *run.after)]
+        metrics = itertools.chain(objective.declares(), *declared)
+        self.headlines = {metric.name for metric in metrics if metric.headline}
 
     def line(self, line: Mapping[str, Any]) -> None:
-        if line["split"] == "train":
+        if line["split"] == "train" and "evaluator" not in line:
             speed = line["tokens"] / max(line["seconds"], 1e-9)
             rate = f"rate {line['learning_rate']:.2e}"
             text = f"loss {line['loss']:.4f}  {rate}  {speed:,.0f} tokens/s"
             self.bar.update(self.task, completed=line["step"], description=text)
-        elif not self.bar.disable:
-            names = [name for name in ("loss", "accuracy", "exact", "pearson") if name in line]
-            values = ", ".join(f"{name} {line[name]:.4f}" for name in names)
-            self.message(f"step {line['step']}: valid {values}")
+        elif not self.bar.disable and "slice" not in line:
+            values = [f"{name} {x:.4f}" for name, x in line.items() if name in self.headlines]
+            where = " ".join(line[x] for x in ("split", "evaluator") if x in line)
+            if values:
+                self.message(f"step {line['step']}: {where} {', '.join(values)}")
 
     def message(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False)

@@ -261,6 +261,7 @@ def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
 
 def named(spec: Spec) -> Iterator[tuple[Table, Named]]:
     """Yields every name in a spec, with the registry that it is looked up in."""
+    yield from getattr(spec, "uses", ())
     for f in dataclasses.fields(spec):
         value = getattr(spec, f.name)
         for item in value if isinstance(value, tuple) else (value,):

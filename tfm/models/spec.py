@@ -42,6 +42,7 @@ class ModelSpec(Spec):
     vocab: int | None = size(None)  # number of token ids
 
     # Capabilities. Code outside of tfm/models asks for these, never for the name of the family.
+    like = ""  # a family with the same inputs and outputs, whose objectives it can be trained with
     has_source = False  # reads a source and predicts a target
     word_vectors = False  # its parameters are one or two matrices of word vectors
     decodes = False  # predicts next tokens: its module has `init_cache` and `decode`
@@ -65,6 +66,12 @@ class ModelSpec(Spec):
         names = [name for name, family in FAMILIES.items() if family.spec is type(self)]
         if names and self.family not in names:
             raise SpecError("family", f"{{key}}={self.family!r} is not {names[0]!r}")
+
+    @property
+    def uses(self) -> tuple[Any, ...]:
+        """The entries of registries that no field names: (registry, Named)."""
+        family = FAMILIES.get(self.family)
+        return () if family is None else ((FAMILIES, Named.of(self.family, family)),)
 
     @property
     def rates(self) -> dict[str, float]:

@@ -16,22 +16,23 @@ MARKS = ("config.json", "summary.json", "failure.json", "metrics.jsonl", "checkp
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A run folder. What is not known is None."""
+    """A run folder. Unknown fields are None."""
 
     name: str
     status: str  # done, diverged, failed, running, unfinished, imported, damaged; "?" is no run
-    reason: str = ""  # of one that failed, is damaged or is no run
+    reason: str = ""  # why it failed, is damaged or is no run
     family: str | None = None
     objective: str | None = None
     dataset: str | None = None
     best: Mapping[str, Any] | None = None  # validation metrics where the loss is lowest
+    headlines: tuple[str, ...] = ()  # the metrics among them that the objective puts first
     step: int | None = None
     steps: int | None = None
     when: str | None = None
 
 
 def runs(folder: str) -> Iterator[Listed]:
-    """The runs below a folder, or the folder itself if it is one, by name."""
+    """Yields the runs below a folder, or the folder itself if it is a run, by name."""
     root = pathlib.Path(folder)
     if not root.is_dir():
         raise UserError(f"no folder {folder}")
@@ -51,7 +52,7 @@ def _is_run(path: pathlib.Path) -> bool:
 
 
 def _find(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Runs, and folders without any run in or below them."""
+    """Yields runs, and folders without any run in or below them."""
     try:
         below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
     except OSError:  # _read gives the reason
@@ -64,12 +65,12 @@ def _find(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         if _is_run(path):
             yield path
         else:
-            found = list(_find(path))
-            yield from found if any(map(_is_run, found)) else [path]
+            inside = list(_find(path))
+            yield from inside if any(map(_is_run, inside)) else [path]
 
 
 def _read(path: pathlib.Path, name: str) -> Listed:
-    os.listdir(path)  # raises if it may not be read
+    os.listdir(path)  # raises if it cannot be read
     folder = Folder(path)
     summary = folder.summary()
     config, failure = folder.read("config.json"), folder.read("failure.json")
@@ -85,8 +86,10 @@ def _read(path: pathlib.Path, name: str) -> Listed:
         "when": _when(path),
     }
     if summary is not None:
-        best, step = summary["best"], summary["steps"]
-        return Listed(**known, status=summary["status"], best=best, step=step)
+        known |= {"best": summary["best"], "step": summary["steps"]}
+        declared = summary.get("metrics", {}).get("loss", ())
+        headlines = tuple(metric["name"] for metric in declared if metric["headline"])
+        return Listed(**known, status=summary["status"], headlines=headlines)
     lines = folder.read_log()
     valid = [x for x in folder.read_log("valid") if x.get("loss") is not None]
     best = min(valid, key=lambda line: line["loss"]) if valid else None
@@ -103,7 +106,7 @@ def _read(path: pathlib.Path, name: str) -> Listed:
 
 
 def _when(path: pathlib.Path) -> str | None:
-    """The last change of its files, in local time."""
+    """Returns the time of the last change of its files, in local time."""
     times = [(path / mark).stat().st_mtime for mark in MARKS if (path / mark).is_file()]
     if not times:
         return None
@@ -111,12 +114,12 @@ def _when(path: pathlib.Path) -> str | None:
 
 
 def _locked(path: pathlib.Path) -> bool:
-    """Whether a process is writing to the run."""
+    """Returns True if a process is writing to the run."""
     try:
         with open(path / "lock") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is no lock, or none that can be asked
+    except OSError:  # there is no lock, or it cannot be read
         return False
     return False

@@ -72,7 +72,7 @@ def evaluate(
         )
     name = objective or (run.objective if run else "")
     entry = read(name, OBJECTIVES, "objective")
-    if loaded.spec.family not in entry.families:
+    if (loaded.spec.like or loaded.spec.family) not in entry.families:
         raise UserError(f"objective {name!r} is not for the family {loaded.spec.family!r}")
     data = to_spec(DataSpec, {"dataset": dataset}, "data.") if run is None else run.data
     if dataset is not None:

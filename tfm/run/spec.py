@@ -126,7 +126,7 @@ class RunSpec(Spec):
         return [evaluation("evaluate.after", text, self.data.tests) for text in texts]
 
     def check(self) -> None:
-        families, family = self.objective.entry.families, self.model.family
+        families, family = self.objective.entry.families, self.model.like or self.model.family
         if family not in families:
             fits = [name for name, entry in OBJECTIVES.items() if family in _families(entry)]
             raise SpecError(
@@ -141,7 +141,8 @@ class RunSpec(Spec):
                 "labels to smooth",
             )
         if self.train.loss_chunk is not None and not (
-            self.objective.entry.by_position and hasattr(FAMILIES[family].module, "logits")
+            self.objective.entry.by_position
+            and hasattr(FAMILIES[self.model.family].module, "logits")
         ):
             raise SpecError(
                 "train.loss_chunk",
