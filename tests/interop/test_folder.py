@@ -20,8 +20,8 @@ from tfm.config.names import UserError
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.data.tokenizers.tokenizer import vocabulary_of
 from tfm.interop import folder
-from tfm.interop.config_json import ConfigJson, parse_call
-from tfm.interop.convert import FAMILIES, to_huggingface
+from tfm.interop.convert import MODEL_TYPES, to_huggingface
+from tfm.interop.model_type import ConfigJson, parse_call
 from tfm.layers.stack import unrolled
 from tfm.models.spec import RecurrentSpec
 from tfm.run.folder import Folder
@@ -128,7 +128,7 @@ def test_tensors_that_do_not_fit_are_listed_and_nothing_is_written(change, messa
 def test_null_is_as_good_as_absent(name, keys):
     absent = {key: x for key, x in cases.CASES[name][1].items() if key not in keys}
     tensors = set(weights(name))
-    read = FAMILIES[absent["model_type"]].from_config
+    read = MODEL_TYPES[absent["model_type"]].from_config
     with_nulls = ConfigJson(absent | dict.fromkeys(keys))
     assert read(with_nulls, tensors) == read(ConfigJson(absent), tensors)
 
@@ -179,16 +179,16 @@ def test_arguments_are_named(tmp_path, capsys):
 def test_models_that_transformers_does_not_know_are_refused():
     spec, params = folder.from_huggingface(cases.CASES["llama"][1], weights("llama"))
     capped = dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, cap=30.0))
-    with pytest.raises(UserError, match="llama: cannot say model.attention.cap"):
+    with pytest.raises(UserError, match="llama: cannot express model.attention.cap"):
         to_huggingface(capped, params)
-    with pytest.raises(UserError, match="llama: cannot say model.norm.placement"):
+    with pytest.raises(UserError, match="llama: cannot express model.norm.placement"):
         to_huggingface(
             dataclasses.replace(spec, norm=dataclasses.replace(spec.norm, placement="sandwich")),
             params,
         )
     for key, value in {"value_width": 5, "projections": ("key", "value", "out")}.items():
         other = dataclasses.replace(spec.attention, **{key: value})
-        with pytest.raises(UserError, match=f"llama: cannot say model.attention.{key}"):
+        with pytest.raises(UserError, match=f"llama: cannot express model.attention.{key}"):
             to_huggingface(dataclasses.replace(spec, attention=other), params)
     with pytest.raises(UserError, match="model.mixer='none' cannot be exported; 'attention' can"):
         to_huggingface(dataclasses.replace(spec, mixer="none", attention=None), params)
@@ -246,12 +246,12 @@ def test_options_of_a_scheme():
     ("change", "dtype", "message"),
     [
         (lambda t: t | {"model.norm.weight": np.ones(12, np.int32)}, "float32",
-         "no weights: norm.weight is int32, not float32 or"),
+         "not weights: norm.weight is int32, not float32 or"),
         (lambda t: t | {"model.norm.weight": np.full(12, 7e4, np.float32)}, "float16",
          "too large for float16: norm.weight, stored as float32"),
         (lambda t: t | {"norm.weight": t["model.norm.weight"]}, "float32",
-         "norm.weight and model.norm.weight are one tensor; the weights hold both|"
-         "model.norm.weight and norm.weight are one tensor; the weights hold both"),
+         "norm.weight and model.norm.weight are the same tensor; keep one of them|"
+         "model.norm.weight and norm.weight are the same tensor; keep one of them"),
         (lambda t: t | {"model.norm.weight": np.ones(12, ml_dtypes.float8_e4m3fn)}, "float32",
          "model.norm.weight is stored as F8_E4M3, which we do not read"),
     ],
@@ -287,7 +287,7 @@ def test_layers_that_no_dtype_holds_are_refused(tmp_path):
         return {name: x.astype(kinds["layers.0" in name]) for name, x in tensors.items()}
 
     source = write(tmp_path / "hf", change=mixed)
-    with pytest.raises(UserError, match="--dtype=float32 holds both"):
+    with pytest.raises(UserError, match="use --dtype=float32"):
         folder.import_folder(source, f"{tmp_path}/run", "stored")
     folder.import_folder(source, f"{tmp_path}/run")
 

@@ -13,7 +13,7 @@ from tests.parity import parity_cases as cases
 from tfm.cli import main as cli
 from tfm.config.names import UserError
 from tfm.interop import folder
-from tfm.interop.convert import FAMILIES, from_huggingface
+from tfm.interop.convert import MODEL_TYPES, from_huggingface
 from tfm.run.evaluation import evaluate
 from tfm.run.load import load
 
@@ -54,7 +54,7 @@ def run(*argv):
         ("bert_tag", {"type_vocab_size": 0}, "type_vocab_size=0 .*must be at least 1"),
         ("bert_tag", {"id2label": "ab"}, "id2label .*must be dict"),
         # What transformers reads otherwise than it is written.
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "turns all features"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotates all features"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
         ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no 'rope_scaling.factor'"),
         *(("llama", {"rope_parameters": cases.LLAMA3 | {key: None}}, f"no 'rope_parameters.{key}'")
@@ -187,7 +187,7 @@ def test_keys_that_agree_are_read(name, config):
 
 def test_second_names_are_those_of_transformers():
     transformers = pytest.importorskip("transformers")
-    for kind, family in FAMILIES.items():
+    for kind, family in MODEL_TYPES.items():
         assert transformers.CONFIG_MAPPING[kind].attribute_map == family.names
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tfm.interop.convert import from_tensors, to_tensors
-from tfm.interop.family import Pair, linear, norm
+from tfm.interop.model_type import Pair, linear, norm
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec

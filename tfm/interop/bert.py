@@ -4,12 +4,11 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.interop.config_json import ConfigJson, their_activation
-from tfm.interop.family import Family, Pair, linear, norm
+from tfm.interop.model_type import ConfigJson, ModelType, Pair, linear, norm, their_activation
 from tfm.models.spec import EncoderSpec
 
 POOLER, CLASSIFIER = "pooler.dense.weight", "classifier.weight"
-OUTPUTS = {  # ours → a tensor that a file has if the model has this output
+OUTPUTS = {  # our output → a tensor of models with this output
     "masked_lm": "cls.predictions.bias",
     "pair": "cls.seq_relationship.weight",
 }
@@ -72,41 +71,42 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
 
 
 def _outputs(config: ConfigJson, tensors: Collection[str]) -> list[str]:
-    """Those of the architecture that the config names, and others that the file has tensors for.
+    """Returns the outputs that the file has tensors for; raises if one of its architecture is
+    missing.
 
-    A classifier looks the same for sentences and for tokens, so there the name decides. Token
-    classifiers may have a pooler, which they do not use; the other kind needs it.
+    Classifiers of sentences and of tokens have the same tensors, so the name of the architecture
+    decides. Token classifiers may have an unused pooler; sentence classifiers need it.
     """
     name = config.architecture()
-    wanted = next((outputs for outputs, known in ARCHITECTURES.items() if known == name), ())
-    found = [output for output, tensor in OUTPUTS.items() if tensor in tensors]
+    named = next((outputs for outputs, known in ARCHITECTURES.items() if known == name), ())
+    present = [output for output, tensor in OUTPUTS.items() if tensor in tensors]
     if CLASSIFIER in tensors:
         kinds = ["tag"] if name is None and POOLER not in tensors else []
-        kinds += [output for output in wanted if output in ("classify", "tag")]
+        kinds += [output for output in named if output in ("classify", "tag")]
         if not kinds:
             raise UserError(
                 f"the weights hold {CLASSIFIER}, and architectures={[name] if name else None}: "
                 "write ['BertForSequenceClassification'] or ['BertForTokenClassification'] into "
                 "config.json, whichever it is"
             )
-        found += kinds
-    needed = {OUTPUTS.get(output, CLASSIFIER): f"architectures=[{name!r}]" for output in wanted}
-    if {"pair", "classify"} & {*found, *wanted}:
+        present += kinds
+    needed = {OUTPUTS.get(output, CLASSIFIER): f"architectures=[{name!r}]" for output in named}
+    if {"pair", "classify"} & {*present, *named}:
         needed[POOLER] = "the head for sentences"
-    for tensor, what in needed.items():
+    for tensor, user in needed.items():
         if tensor not in tensors:
-            raise UserError(f"the weights hold no {tensor}, which {what} needs")
-    return found
+            raise UserError(f"the weights hold no {tensor}, which {user} needs")
+    return present
 
 
 def to_config(spec: Any) -> dict[str, Any]:
     outputs = tuple(sorted(spec.outputs))
     if outputs not in ARCHITECTURES or ({"pair", "classify"} & set(outputs) and not spec.pooler):
         raise UserError(
-            f"outputs={spec.outputs} with pooler={spec.pooler} are no BERT of transformers"
+            f"outputs={spec.outputs} with pooler={spec.pooler} do not form a BERT of transformers"
         )
     if not spec.types:
-        raise UserError("types=0, and a BERT of transformers has at least 1")
+        raise UserError("types=0, but a BERT of transformers has at least 1")
     config = {
         "architectures": [ARCHITECTURES[outputs]],
         "vocab_size": spec.vocab,
@@ -124,7 +124,7 @@ def to_config(spec: Any) -> dict[str, Any]:
     if not {"classify", "tag"} & set(outputs):
         return config
     labels = {str(n): f"LABEL_{n}" for n in range(spec.classes or 2)}
-    same = spec.dropout.head == spec.dropout.residual  # which they write as null
+    same = spec.dropout.head == spec.dropout.residual  # written as null by transformers
     return config | {
         "classifier_dropout": None if same else spec.dropout.head or 0.0,
         "id2label": labels,
@@ -159,7 +159,7 @@ def pairs(spec: Any) -> Iterator[Pair]:
             yield from linear("classifier", output, True)
 
 
-FAMILY = Family(
+MODEL_TYPE = ModelType(
     EncoderSpec,
     from_config,
     to_config,

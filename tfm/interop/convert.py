@@ -1,4 +1,4 @@
-"""Weights of transformers ↔ our parameters: every tensor is accounted for, or nothing is done."""
+"""Conversion between weights of transformers and our parameters. Every tensor must be used."""
 
 import dataclasses
 import inspect
@@ -14,80 +14,82 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from tfm.config.names import UserError, pick
 from tfm.config.spec import to_spec, to_tree
 from tfm.interop import bert, gpt2, llama, t5
-from tfm.interop.config_json import MOST, ConfigJson, parse_call
-from tfm.interop.family import Family, Pair
+from tfm.interop.model_type import MOST, ConfigJson, ModelType, Pair, parse_call
 from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.models.spec import EncoderDecoderSpec
 from tfm.ops.positions import POSITIONS
 
 Tree = Mapping[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
-FLOATS = ("float32", "bfloat16", "float16", "float64")  # what a weight may be stored as
-# How a model is computed and trained, which their config does not say.
+FLOATS = ("float32", "bfloat16", "float16", "float64")  # dtypes of stored weights
+# Settings of computation and training, which a config of transformers does not have.
 NOT_THEIRS = ("scan", "remat", "dtype", "init", "dropout", "attention.implementation")
 
 
 def from_huggingface(
     config: Tree, tensors: Mapping[str, np.ndarray], dtype: np.dtype | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """A spec and its parameters, as `dtype` or as they are stored.
+    """Returns a spec and its parameters, in `dtype` or as stored.
 
-    The error lists what is missing, left over or misshapen, or not a number of that dtype.
+    Raises with a list of tensors that are missing, left over, misshapen or not weights.
     """
-    family = _family(config)
+    model_type = _model_type(config)
     names: dict[str, str] = {}
     for name in tensors:
-        body = _body(family, name)
+        body = _body(model_type, name)
         if body in names:
-            raise UserError(f"{names[body]} and {name} are one tensor; the weights hold both")
+            raise UserError(f"{names[body]} and {name} are the same tensor; keep one of them")
         names[body] = name
-    found = {n: tensors[name] for n, name in names.items() if not re.fullmatch(family.ignored, n)}
-    copies = {  # an untied head may happen to equal the embedding, and is needed all the same
-        copy: found.pop(copy)
-        for copy, original in family.copies.items()
-        if copy in found and np.array_equal(found[copy], found.get(original, ()))
+    ignored = model_type.ignored
+    used = {n: tensors[name] for n, name in names.items() if not re.fullmatch(ignored, n)}
+    copies = {  # kept, because an untied head may happen to equal the embedding
+        copy: used.pop(copy)
+        for copy, original in model_type.copies.items()
+        if copy in used and np.array_equal(used[copy], used.get(original, ()))
     }
-    if not found:
+    if not used:
         raise UserError("the weights hold no tensor of a model")
-    longest = max(axis for tensor in found.values() for axis in (*tensor.shape, 1))
-    spec = _spec(family, config, found, longest)
+    longest = max(axis for tensor in used.values() for axis in (*tensor.shape, 1))
+    spec = _spec(model_type, config, used, longest)
     layers = spec.layers + (getattr(spec, "decoder_layers", None) or 0)
-    if layers > len(found):  # before anything of that size is built
-        raise UserError(f"the config has {layers} layers, and the weights {len(found)} tensors")
-    return spec, from_tensors(spec, family.pairs(spec), found, copies, dtype)
+    if layers > len(used):  # before anything of that size is built
+        raise UserError(f"the config has {layers} layers, and the weights {len(used)} tensors")
+    return spec, from_tensors(spec, model_type.pairs(spec), used, copies, dtype)
 
 
-def _family(config: Tree) -> Family:
-    """The family of a config, of an architecture that we read."""
-    read = ConfigJson(config)
-    family = pick(FAMILIES, read.value("model_type", str), "model_type")
-    name = read.architecture()
-    if name is not None and name not in family.architectures:
+def _model_type(config: Tree) -> ModelType:
+    """Returns the model type of a config; raises if its architecture cannot be imported."""
+    config_json = ConfigJson(config)
+    model_type = pick(MODEL_TYPES, config_json.value("model_type", str), "model_type")
+    name = config_json.architecture()
+    if name is not None and name not in model_type.architectures:
         raise UserError(
             f"architectures=[{name!r}] cannot be imported; these can: "
-            f"{', '.join(family.architectures)}"
+            f"{', '.join(model_type.architectures)}"
         )
-    return family
+    return model_type
 
 
-def _spec(family: Family, config: Tree, tensors: Collection[str], longest: int = MOST) -> Any:
-    read = ConfigJson(config, longest=longest).renamed(family.names)
-    return to_spec(family.spec, family.from_config(read, tensors), "model.")
+def _spec(
+    model_type: ModelType, config: Tree, tensors: Collection[str], longest: int = MOST
+) -> Any:
+    config_json = ConfigJson(config, longest=longest).renamed(model_type.names)
+    return to_spec(model_type.spec, model_type.from_config(config_json, tensors), "model.")
 
 
 def changed(spec: Any, config: Tree, tensors: Collection[str]) -> list[str]:
-    """The settings of a model in which it is not the one of their config."""
-    family = _family(config)
-    theirs = _function(_spec(family, config, {_body(family, name) for name in tensors}))
+    """Lists the settings in which a model differs from a config of transformers."""
+    model_type = _model_type(config)
+    theirs = _function(_spec(model_type, config, {_body(model_type, name) for name in tensors}))
     return [key for key, value in _function(spec).items() if theirs.get(key) != value]
 
 
-def _body(family: Family, name: str) -> str:
-    """The name of a tensor in a model without a head."""
-    # BERT's first release named the scale and the bias of a norm like this.
+def _body(model_type: ModelType, name: str) -> str:
+    """Returns the name of a tensor in a model without a head."""
+    # Names in BERT's first release.
     old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-    name = name.removeprefix(family.prefix)
-    return re.sub("|".join(old), lambda found: old[found[0]], name)
+    name = name.removeprefix(model_type.prefix)
+    return re.sub("|".join(old), lambda match: old[match[0]], name)
 
 
 def from_tensors(
@@ -97,7 +99,7 @@ def from_tensors(
     copies: Mapping[str, np.ndarray] = MappingProxyType({}),
     dtype: np.dtype | None = None,
 ) -> dict[str, Any]:
-    """The parameters that `pairs` find in `tensors`; `copies` need not be used."""
+    """Returns the parameters that `pairs` map `tensors` to; `copies` may stay unused."""
     shapes = _shapes(spec, scan=False)
     params: dict[str, np.ndarray] = {}
     wrong, left = [], dict(tensors)
@@ -109,7 +111,7 @@ def from_tensors(
         elif tensor.shape != shape:
             wrong.append(f"misshapen: {pair.theirs} is {tensor.shape}, expected {shape}")
         elif str(tensor.dtype) not in FLOATS:
-            wrong.append(f"no weights: {pair.theirs} is {tensor.dtype}, not {' or '.join(FLOATS)}")
+            wrong.append(f"not weights: {pair.theirs} is {tensor.dtype}, not {' or '.join(FLOATS)}")
         elif (cast := _cast(tensor, dtype)) is None:
             wrong.append(f"too large for {dtype}: {pair.theirs}, stored as {tensor.dtype}")
         else:
@@ -122,12 +124,12 @@ def from_tensors(
         return scanned(tree) if spec.scan else tree
     except np.exceptions.DTypePromotionError:
         raise UserError(
-            "some layers are stored as bfloat16 and some as float16; --dtype=float32 holds both"
+            "some layers are stored as bfloat16 and some as float16; use --dtype=float32"
         ) from None
 
 
 def _cast(tensor: np.ndarray, dtype: np.dtype | None) -> np.ndarray | None:
-    """The tensor as `dtype`, or None where a number of it would become infinite."""
+    """Casts the tensor to `dtype`; returns None if a number would become infinite."""
     if dtype is None or tensor.dtype == dtype:
         return tensor
     with np.errstate(over="ignore"):
@@ -136,88 +138,91 @@ def _cast(tensor: np.ndarray, dtype: np.dtype | None) -> np.ndarray | None:
 
 
 def to_huggingface(spec: Any, params: Tree) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Their config and tensors. The error lists what does not fit the spec or has no name there."""
-    given = {path: np.shape(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
-    family, config = _family_of(spec)
-    _check(_shapes(spec, scan=any(SCANNED in path.split("/") for path in given)), given)
-    tensors = to_tensors(family.pairs(spec), params)
-    prefix = "" if config["architectures"] == ["BertModel"] else family.prefix
+    """Returns a config and tensors for transformers. Raises with a list of parameters that do not
+    fit the spec or have no name there."""
+    actual = {path: np.shape(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
+    model_type, config = _exported(spec)
+    _check(_shapes(spec, scan=any(SCANNED in path.split("/") for path in actual)), actual)
+    tensors = to_tensors(model_type.pairs(spec), params)
+    prefix = "" if config["architectures"] == ["BertModel"] else model_type.prefix
     return config, {
-        name if name.startswith(family.unprefixed) else prefix + name: tensor
+        name if name.startswith(model_type.unprefixed) else prefix + name: tensor
         for name, tensor in tensors.items()
     }
 
 
 def to_tensors(pairs: Iterable[Pair], params: Tree) -> dict[str, np.ndarray]:
-    """Their tensors, from our parameters; none may be left."""
+    """Returns tensors of transformers from our parameters, all of which must be used."""
     flat = flatten_dict(unrolled(params), sep="/")
     out = {
         pair.theirs: pair.join([np.asarray(flat.pop(path)) for path in pair.ours]) for pair in pairs
     }
     if flat:
-        raise UserError(f"they have no name for the parameters {', '.join(sorted(flat))}")
+        raise UserError(f"transformers has no name for the parameters {', '.join(sorted(flat))}")
     return out
 
 
 def with_copies(spec: Any, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors to be written, with the copies that older releases of transformers look for.
+    """Returns the tensors to write, with a copy that older releases of transformers need.
 
-    T5 says with `tie_word_embeddings: false` that states are not scaled. Those releases take it to
-    mean that the head has its own weights.
+    In T5, `tie_word_embeddings: false` means that states are not scaled. Those releases conclude
+    that the head has its own weights.
     """
     tied = isinstance(spec, EncoderDecoderSpec) and spec.tied and not spec.scale_head
     return {**tensors, "lm_head.weight": tensors["shared.weight"]} if tied else dict(tensors)
 
 
-def _check(expected: Shapes, given: Shapes) -> None:
-    """Raise where the parameters are not those of the spec."""
-    wrong = [f"missing: {path} {expected[path]}" for path in expected.keys() - given.keys()]
-    wrong += [f"left over: {path} {given[path]}" for path in given.keys() - expected.keys()]
+def _check(expected: Shapes, actual: Shapes) -> None:
+    """Raises if the parameters are not those of the spec."""
+    wrong = [f"missing: {path} {expected[path]}" for path in expected.keys() - actual.keys()]
+    wrong += [f"left over: {path} {actual[path]}" for path in actual.keys() - expected.keys()]
     wrong += [
-        f"misshapen: {path} is {given[path]}, expected {expected[path]}"
-        for path in expected.keys() & given.keys()
-        if expected[path] != given[path]
+        f"misshapen: {path} is {actual[path]}, expected {expected[path]}"
+        for path in expected.keys() & actual.keys()
+        if expected[path] != actual[path]
     ]
     if wrong:
         raise UserError("the parameters do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
 
 
 def _shapes(spec: Any, scan: bool) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter."""
+    """Returns the shape of every parameter."""
     spec = dataclasses.replace(spec, scan=scan)
     module, inputs = spec.build(), spec.example(1, 1)
     tree = jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
     return {path: leaf.shape for path, leaf in flatten_dict(tree["params"], sep="/").items()}
 
 
-def _family_of(spec: Any) -> tuple[Family, dict[str, Any]]:
-    """The family whose config can express the whole spec, and that config."""
-    families = {kind: family for kind, family in FAMILIES.items() if type(spec) is family.spec}
-    if not families:
-        known = ", ".join(sorted({family.spec.family for family in FAMILIES.values()}))
+def _exported(spec: Any) -> tuple[ModelType, dict[str, Any]]:
+    """Returns the model type whose config can express the whole spec, and that config."""
+    model_types = {kind: entry for kind, entry in MODEL_TYPES.items() if type(spec) is entry.spec}
+    if not model_types:
+        known = ", ".join(sorted({entry.spec.family for entry in MODEL_TYPES.values()}))
         raise UserError(
             f"transformers has no model of family {spec.family!r}; these can be exported: {known}"
         )
     if spec.mixer != "attention":
         raise UserError(f"model.mixer={spec.mixer!r} cannot be exported; 'attention' can")
     reasons = []
-    for kind, family in families.items():
+    for kind, model_type in model_types.items():
         try:
-            config = {**family.to_config(spec), "model_type": kind}
-            names = {pair.theirs for pair in family.pairs(spec)}
-            ours, back = _function(spec), _function(_spec(family, config, names))
+            config = {**model_type.to_config(spec), "model_type": kind}
+            names = {pair.theirs for pair in model_type.pairs(spec)}
+            ours, back = _function(spec), _function(_spec(model_type, config, names))
         except UserError as e:
             reasons.append(f"{kind}: {e}")
             continue
         changed = [key for key in ours if ours[key] != back.get(key)]
         if not changed:
-            return family, config
-        reasons.append(f"{kind}: cannot say model.{', model.'.join(changed)}")
-    raise UserError("no family of transformers is this model:\n  " + "\n  ".join(reasons))
+            return model_type, config
+        reasons.append(f"{kind}: cannot express model.{', model.'.join(changed)}")
+    raise UserError(
+        "no model type of transformers can express this model:\n  " + "\n  ".join(reasons)
+    )
 
 
 def _function(spec: Any) -> dict[str, Any]:
-    """The settings that decide which function a model computes, with no default left open."""
+    """Returns the settings that determine the function of a model, with all defaults filled in."""
     flat = flatten_dict(to_tree(spec), sep=".")
     usual = {
         "attention.head_width": spec.width // spec.attention.heads,
@@ -238,12 +243,17 @@ def _function(spec: Any) -> dict[str, Any]:
 
 
 def _scheme(text: str) -> tuple[str, dict[str, Any]]:
-    """A position scheme and all its options, except for how it is initialised."""
+    """Returns a position scheme and all its options except for its initialization."""
     name, options = parse_call(text)
-    if callable(POSITIONS[name]):  # a user's own may be a Position, without options
+    if callable(POSITIONS[name]):  # a user's entry may be a Position, without options
         takes = inspect.signature(POSITIONS[name]).parameters.values()
         options = {p.name: p.default for p in takes} | options
     return name, {key: value for key, value in options.items() if key != "stddev"}
 
 
-FAMILIES = {"gpt2": gpt2.FAMILY, "llama": llama.FAMILY, "bert": bert.FAMILY, "t5": t5.FAMILY}
+MODEL_TYPES = {
+    "gpt2": gpt2.MODEL_TYPE,
+    "llama": llama.MODEL_TYPE,
+    "bert": bert.MODEL_TYPE,
+    "t5": t5.MODEL_TYPE,
+}

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from tfm.interop.config_json import ConfigJson, their_activation
-from tfm.interop.family import Family, Pair, linear, norm
+from tfm.interop.model_type import ConfigJson, ModelType, Pair, linear, norm, their_activation
 from tfm.models.spec import DecoderSpec
 
 
@@ -72,12 +71,12 @@ def pairs(spec: Any) -> Iterator[Pair]:
 
 
 def _conv1d(theirs: str, ours: Sequence[str], inputs: int = 1) -> Iterator[Pair]:
-    """transformers' Conv1D: a matrix that is not transposed, of one layer or several."""
+    """Yields the pairs of a Conv1D: an untransposed matrix of one layer or several."""
     yield Pair(f"{theirs}.weight", tuple(f"{name}/kernel" for name in ours), inputs, False)
     yield Pair(f"{theirs}.bias", tuple(f"{name}/bias" for name in ours))
 
 
-FAMILY = Family(
+MODEL_TYPE = ModelType(
     DecoderSpec,
     from_config,
     to_config,

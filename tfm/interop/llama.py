@@ -4,11 +4,21 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.interop.config_json import PLAIN, ConfigJson, call, gated, scheme_options, their_activation
-from tfm.interop.family import Family, Pair, linear, norm
+from tfm.interop.model_type import (
+    ConfigJson,
+    ModelType,
+    Pair,
+    call,
+    gated,
+    linear,
+    norm,
+    scheme_options,
+    their_activation,
+)
+from tfm.layers.block import GATED
 from tfm.models.spec import DecoderSpec
 
-ROPE = {  # rope_type → the options it needs: their key, our option
+ROPE = {  # rope_type → its options: key of transformers → our option
     "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
@@ -50,8 +60,9 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
 
 
 def _rotary(config: ConfigJson) -> str:
-    """Our scheme, from the old keys (rope_theta, rope_scaling) or those of transformers 5."""
-    # rope_scaling comes first there too.
+    """Returns our scheme from the old keys (rope_theta, rope_scaling) or those of transformers
+    5."""
+    # Like transformers, prefer rope_scaling.
     where = "rope_scaling" if config.values.get("rope_scaling") else "rope_parameters"
     rope = ConfigJson(config.value(where, dict, {}), f"{where}.")
     config.agree("rope_parameters", "rope_scaling", config.values.get("rope_scaling") or None)
@@ -61,7 +72,7 @@ def _rotary(config: ConfigJson) -> str:
     if rope.value("partial_rotary_factor", float, 1.0) != 1.0:
         raise UserError(
             f"{where}.partial_rotary_factor is not supported, only 1.0: the LLaMA of transformers "
-            "turns all features, whatever it says"
+            "ignores it and rotates all features"
         )
     base = config.value("rope_theta", float, 10_000.0)
     options: dict[str, Any] = {"base": rope.value("rope_theta", float, base)}
@@ -72,11 +83,11 @@ def _rotary(config: ConfigJson) -> str:
         )
     if kind != "default":
         options["scaling"] = kind
-    for key, own in ROPE[kind].items():
-        options[own] = rope.value(key, int if own == "trained" else float)
-    if "trained" in options:  # transformers prefers the key outside, so the two must agree
+    for key, option in ROPE[kind].items():
+        options[option] = rope.value(key, int if option == "trained" else float)
+    if "trained" in options:  # transformers prefers the outer key, so the two must agree
         config.only(original_max_position_embeddings=options["trained"])
-    # transformers writes "factor" with the default type too, and does not use it.
+    # transformers also writes "factor" with the default type, without using it.
     known = {"partial_rotary_factor", "rope_theta", "rope_type", "type", "factor", *ROPE[kind]}
     for key, setting in rope.values.items():
         if key not in known and setting is not None:
@@ -91,13 +102,13 @@ def to_config(spec: Any) -> dict[str, Any]:
         usual = {"factor": 1.0, "low": 1.0, "high": 4.0, "trained": 8192}
         keys = ROPE.get(kind, {"factor": "factor"})
         scaling = {"rope_type": kind} | {
-            key: rotary.get(own, usual[own]) for key, own in keys.items()
+            key: rotary.get(option, usual[option]) for key, option in keys.items()
         }
     heads = spec.attention.heads
-    if spec.feedforward.kind not in PLAIN:
+    if spec.feedforward.kind not in GATED:
         raise UserError(
             f"feedforward.kind={spec.feedforward.kind!r} has no gate, and LLaMA's has one; "
-            f"these can be exported: {', '.join(PLAIN)}"
+            f"these can be exported: {', '.join(GATED)}"
         )
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -111,7 +122,7 @@ def to_config(spec: Any) -> dict[str, Any]:
         "attention_bias": spec.attention.qkv_bias,
         "attention_dropout": spec.dropout.attention or 0.0,
         "intermediate_size": spec.feedforward.width,
-        "hidden_act": their_activation(PLAIN[spec.feedforward.kind]),
+        "hidden_act": their_activation(GATED[spec.feedforward.kind]),
         "mlp_bias": spec.feedforward.bias,
         "rms_norm_eps": spec.norm.eps,
         "rope_theta": rotary.get("base", 10_000.0),
@@ -139,7 +150,7 @@ def pairs(spec: Any) -> Iterator[Pair]:
         yield from linear("lm_head", "head", False)
 
 
-FAMILY = Family(
+MODEL_TYPE = ModelType(
     DecoderSpec,
     from_config,
     to_config,

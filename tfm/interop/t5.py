@@ -4,13 +4,23 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.interop.config_json import PLAIN, ConfigJson, call, gated, scheme_options, their_activation
-from tfm.interop.family import Family, Pair, linear, norm
+from tfm.interop.model_type import (
+    ConfigJson,
+    ModelType,
+    Pair,
+    call,
+    gated,
+    linear,
+    norm,
+    scheme_options,
+    their_activation,
+)
+from tfm.layers.block import GATED
 from tfm.models.spec import EncoderDecoderSpec
 
 
 def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
-    """The head is tied unless the file has a tensor for it."""
+    """Returns the tree of a spec; the head is tied unless the file has a tensor for it."""
     buckets = {
         "buckets": config.number("relative_attention_num_buckets", 32),
         "max_distance": config.value("relative_attention_max_distance", int, 128),
@@ -18,7 +28,7 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
     layers = config.value("num_layers", int)
     dropped = config.rate("dropout_rate", 0.1)
     places = ("embedding", "attention", "residual", "feedforward", "output")
-    # They read tie_word_embeddings as "scale the states before the head".
+    # transformers reads tie_word_embeddings as "scale the states before the head".
     scale = config.flag("tie_word_embeddings", True)
     return {
         "family": "encoder_decoder",
@@ -48,16 +58,16 @@ def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
 
 
 def _feedforward(config: ConfigJson) -> str:
-    """Our kind, from `NAME` or `gated-NAME`."""
+    """Returns our kind from `NAME` or `gated-NAME`."""
     key = "feed_forward_proj"
     text = config.value(key, str, "relu")
     gate, _, name = text.rpartition("-")
     if gate not in ("", "gated"):
         raise UserError(f"{key}={text!r} must be NAME or gated-NAME")
-    if gate and name == "gelu":  # they take it to be the tanh form
+    if gate and name == "gelu":  # transformers means the tanh form
         name = "gelu_new"
     kind = ConfigJson({key: name}).activation(key, "relu")
-    # They write what follows from it as well, and read that if it says something else.
+    # transformers also writes two derived keys, and prefers them if they differ.
     for other, follows in {"dense_act_fn": name, "is_gated_act": bool(gate)}.items():
         if config.values.get(other) != follows:
             ConfigJson({key: text}).agree(key, other, config.values.get(other))
@@ -67,7 +77,7 @@ def _feedforward(config: ConfigJson) -> str:
 def to_config(spec: Any) -> dict[str, Any]:
     bias = scheme_options(spec.position.scheme, "relative")
     kind = spec.feedforward.kind
-    name = "gelu" if kind == "geglu_tanh" else their_activation(PLAIN.get(kind, kind))
+    name = "gelu" if kind == "geglu_tanh" else their_activation(GATED.get(kind, kind))
     return {
         "architectures": ["T5ForConditionalGeneration"],
         "vocab_size": spec.vocab,
@@ -78,7 +88,7 @@ def to_config(spec: Any) -> dict[str, Any]:
         "num_heads": spec.attention.heads,
         "d_kv": spec.attention.head_width or spec.width // spec.attention.heads,
         "d_ff": spec.feedforward.width,
-        "feed_forward_proj": f"gated-{name}" if kind in PLAIN else name,
+        "feed_forward_proj": f"gated-{name}" if kind in GATED else name,
         "layer_norm_epsilon": spec.norm.eps,
         "relative_attention_num_buckets": bias.get("buckets", 32),
         "relative_attention_max_distance": bias.get("max_distance", 128),
@@ -91,7 +101,7 @@ def to_config(spec: Any) -> dict[str, Any]:
 
 def pairs(spec: Any) -> Iterator[Pair]:
     yield Pair("shared.weight", ("embed/token/embedding",))
-    names = {"wi_0": "gate", "wi_1": "up"} if spec.feedforward.kind in PLAIN else {"wi": "up"}
+    names = {"wi_0": "gate", "wi_1": "up"} if spec.feedforward.kind in GATED else {"wi": "up"}
     sides = {"encoder": spec.layers, "decoder": spec.decoder_layers or spec.layers}
     for side, layers in sides.items():
         bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -101,23 +111,23 @@ def pairs(spec: Any) -> Iterator[Pair]:
             attentions["EncDecAttention"] = "cross"
         for n in range(layers):
             theirs, ours = f"{side}.block.{n}.layer", f"{side}/layer_{n}"
-            for index, (name, own) in enumerate(attentions.items()):
-                yield from norm(f"{theirs}.{index}.layer_norm", f"{ours}/{own}_norm", False)
+            for index, (name, ours_name) in enumerate(attentions.items()):
+                yield from norm(f"{theirs}.{index}.layer_norm", f"{ours}/{ours_name}_norm", False)
                 for part in ("query", "key", "value"):
                     at = f"{theirs}.{index}.{name}.{part[0]}"
-                    yield from linear(at, f"{ours}/{own}/{part}", False)
-                yield from linear(f"{theirs}.{index}.{name}.o", f"{ours}/{own}/out", False, 2)
+                    yield from linear(at, f"{ours}/{ours_name}/{part}", False)
+                yield from linear(f"{theirs}.{index}.{name}.o", f"{ours}/{ours_name}/out", False, 2)
             last = f"{theirs}.{len(attentions)}"
             yield from norm(f"{last}.layer_norm", f"{ours}/feedforward_norm", False)
-            for name, own in {**names, "wo": "down"}.items():
+            for name, part in {**names, "wo": "down"}.items():
                 at = f"{last}.DenseReluDense.{name}"
-                yield from linear(at, f"{ours}/feedforward/{own}", False)
+                yield from linear(at, f"{ours}/feedforward/{part}", False)
         yield from norm(f"{side}.final_layer_norm", f"{side}/norm", False)
     if not spec.tied:
         yield from linear("lm_head", "head", False)
 
 
-FAMILY = Family(
+MODEL_TYPE = ModelType(
     EncoderDecoderSpec,
     from_config,
     to_config,
@@ -134,6 +144,6 @@ FAMILY = Family(
         "decoder.embed_tokens.weight": "shared.weight",
         "lm_head.weight": "shared.weight",
     },
-    # An early release wrote it, and nothing reads it.
+    # Written by an early release, and unused.
     ignored=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )
