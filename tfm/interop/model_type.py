@@ -46,7 +46,8 @@ class ConfigJson:
             return default
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
-        if type(value) is not kind:
+        has_type = type(value) is kind  # a name, because mypy would narrow the type
+        if not has_type:
             raise UserError(f"{name} in config.json must be {kind.__name__}, not {value!r}")
         if kind is int and not 1 <= value <= MOST:
             raise UserError(f"{name}={value} in config.json must be at least 1 and at most {MOST}")
