@@ -65,6 +65,24 @@ def test_flags_of_the_environment_are_kept(monkeypatch):
     assert os.environ["XLA_FLAGS"] == before
 
 
+@pytest.mark.parametrize("off", [False, True])
+def test_every_workaround_can_be_switched_off(off, tmp_path):
+    code = """
+import os, tfm, ctypes
+from tfm import runtime
+calls = []
+runtime.ctypes.CDLL = lambda name: calls.append(name) or ctypes.PyDLL(name)
+runtime.keep_memory()
+runtime.cache_compilations()
+import jax
+print(runtime.FUSION in os.environ.get("XLA_FLAGS", ""), bool(calls),
+      jax.config.jax_compilation_cache_dir is not None)
+"""
+    switches = ("TFM_NO_XLA_FLAGS", "TFM_NO_MALLOC", "TFM_NO_CACHE") if off else ()
+    done = start(code, TFM_CACHE=str(tmp_path), **dict.fromkeys(switches, "1"))
+    assert done.stdout.split() == [str(not off)] * 3, done.stderr
+
+
 def test_settings_that_change_numbers_are_in_the_profile(monkeypatch):
     import jax
 
