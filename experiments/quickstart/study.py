@@ -11,7 +11,7 @@ those of the encoder are then idle: nothing reads it).
 
 from tfm.sweep.space import chain, product, seeds, when
 
-FAMILIES = {  # task in configs/tasks → the feed-forward's width when there is no attention
+WIDTHS = {  # task in configs/tasks → width of the feed-forward without attention
     "reverse": 320,  # an encoder–decoder: six attentions for four feed-forwards
     "sort": 256,  # an encoder
     "recall": 256,  # a decoder
@@ -23,18 +23,18 @@ BASELINE = "scaled_dot"
 
 
 def sweep():
-    families = [
+    tasks = [
         product(
             {"config": [f"configs/tasks/{task}.py"]},
             {"model.attention.score": ["additive", "dot", "scaled_dot", "none"]},
-            when({"model.attention.score": "none"}, {"model.feedforward.width": [wide]}),
+            when({"model.attention.score": "none"}, {"model.feedforward.width": [width]}),
         )
-        for task, wide in FAMILIES.items()
+        for task, width in WIDTHS.items()
     ]
     same = {
         "model.attention.heads": [1],
-        "model.position.scheme": ["sinusoidal"],  # rotary would favour dot products
+        "model.position.scheme": ["sinusoidal"],  # rotary would favor dot products
         "train.steps": [300],
         "train.eval_every": [300],
     }
-    return product(chain(*families), same, seeds(5))
+    return product(chain(*tasks), same, seeds(5))
