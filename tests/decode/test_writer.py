@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
+from tests.helpers.tiers import first_tier
 from tfm.config.names import UserError
 from tfm.decode import loop, start
 from tfm.decode.spec import DecodeSpec
@@ -25,6 +26,7 @@ from tfm.models.spec import (
 )
 
 VOCAB, NEW = 11, 6
+WINDOW = "causal & window(left=3)"
 
 
 def transformer(cls, scheme="rotary", max_length=48, **changes):
@@ -226,7 +228,7 @@ def test_beyond_the_context_is_refused():
         Writer.of(transformer(EncoderSpec), {})
 
 
-@pytest.mark.parametrize("mask", ["causal", "causal & window(left=3)"])
+@pytest.mark.parametrize("mask", first_tier(["causal", WINDOW], [WINDOW]))
 def test_a_cache_that_grows_gives_what_one_of_full_length_gives(mask, monkeypatch):
     """Prompts of different lengths, in a batch and streamed."""
     spec = transformer(DecoderSpec, mask=mask)

@@ -14,3 +14,10 @@ def each_part_once(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
         params.append(pytest.param(*case, marks=pytest.mark.ci if parts <= seen else ()))
         seen |= parts
     return params
+
+
+def first_tier(names: Iterable[str], chosen: Iterable[str]) -> list[Any]:
+    """Marks the names that are not chosen `ci`."""
+    names, chosen = list(names), set(chosen)
+    assert chosen <= set(names)
+    return [pytest.param(n, marks=() if n in chosen else pytest.mark.ci) for n in names]

@@ -96,6 +96,7 @@ def gradients(make, x, context):
         yield jit(jax.grad(loss))(params)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("score", [name for name, score in SCORES.items() if score.params])
 def test_every_parameter_of_a_score_and_of_relative_positions(score):
     spec = AttentionSpec(heads=2, score=score, qkv_bias=True, out_bias=True)
@@ -105,6 +106,7 @@ def test_every_parameter_of_a_score_and_of_relative_positions(score):
     assert_near(half, exact, score)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [name for name in MIXERS if name != "attention"])
 def test_every_parameter_of_a_mixer(name):
     x = np.random.default_rng(2).normal(size=(256, 16, 8)).astype(np.float32)

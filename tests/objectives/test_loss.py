@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.datasets import open_dataset
@@ -78,7 +79,7 @@ def test_logits_in_parts_give_the_same_loss_and_gradients(family):
     weights = rng.permuted(np.arange(9) < np.array([[2], [3], [4]]), axis=1).astype(np.float32)
     batch = Batch(inputs, rng.integers(0, 50, (3, 9)), weights)
     objective = NextToken()
-    variables = module.init(jax.random.key(0), **inputs)
+    variables = jit(module.init)(jax.random.key(0), **inputs)
 
     def loss(variables, chunk):
         x = module.apply(variables, **inputs, train=True, **head_options(chunk))
@@ -86,7 +87,10 @@ def test_logits_in_parts_give_the_same_loss_and_gradients(family):
         return jnp.sum(sums["smoothed"]), sums
 
     gradient = jax.grad(loss, has_aux=True)
-    whole, parts = (gradient(variables, chunk) for chunk in (None, 4))
+    whole, parts = (
+        jit(lambda variables, chunk=chunk: gradient(variables, chunk))(variables)
+        for chunk in (None, 4)
+    )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), whole, parts)
     sizes = {
         chunk: "3,9,50" in str(jax.make_jaxpr(lambda v, c=chunk: gradient(v, c))(variables))

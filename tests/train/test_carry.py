@@ -124,6 +124,7 @@ def test_windows_are_those_of_one_long_sequence(cell, parts):
     jax.tree.map(np.testing.assert_array_equal, params, jax.device_get(state.params))
 
 
+@pytest.mark.ci
 def test_pytorchs_loop_gives_the_same_weights():
     """The loop of PyTorch's word_language_model: the state is detached, gradients are clipped, and
     weights move by 20 times the gradient of the mean over all tokens."""

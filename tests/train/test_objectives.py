@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from tests.helpers.tiers import first_tier
 from tests.objectives.test_prepare import data, flat, ragged
 from tfm.config.names import read
 from tfm.data.dataset import Examples, Ragged
@@ -59,8 +60,14 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "chunk"), [*((name, None) for name in CASES), ("ul2", 4)])
-def test_two_steps(name, chunk):
+# Resumed runs (test_resume.py) cover the other objectives in the first tier.
+FIRST = ["prefix_lm", "pair", "regress", "tag", "word2vec(kind='cbow', negatives=2)"]
+
+
+@pytest.mark.parametrize("name", first_tier([*CASES, "ul2 in chunks"], [*FIRST, "ul2 in chunks"]))
+def test_two_steps(name):
+    name, _, chunked = name.partition(" in ")
+    chunk = 4 if chunked else None
     model, dataset, metric = CASES[name]
     objective = read(name, OBJECTIVES, "objective")
     assert objective.refuses(dataset) is None
