@@ -1,4 +1,4 @@
-"""Tables on a terminal."""
+"""Prints tables to a terminal."""
 
 import sys
 from typing import Any
@@ -9,25 +9,25 @@ from rich.table import Table
 
 
 def console(width: int = 100) -> Console:
-    """Prints to standard output, as wide as the terminal; `width` where there is none."""
+    """Returns a console on standard output, `width` wide if that is no terminal."""
     wide = None if sys.stdout.isatty() else width
     return Console(width=wide, markup=False, highlight=False, emoji=False)
 
 
 def plain(text: str) -> str:
-    """A text without characters that a terminal or a table would obey: they are shown escaped."""
+    """Escapes control characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class PlainTable(Table):
-    """Its cells come from files, and are shown without what a terminal would obey."""
+    """A table that escapes control characters in its cells, which may come from files."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
         super().add_row(*(plain(c) if isinstance(c, str) else c for c in cells), **options)
 
 
 def table(*columns: str, **options: Any) -> Table:
-    """A table without rows. A column whose name begins with ">" holds numbers."""
+    """Returns an empty table. A column whose name begins with ">" holds numbers."""
     out = PlainTable(
         box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1), pad_edge=False, **options
     )

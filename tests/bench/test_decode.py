@@ -19,10 +19,10 @@ def test_both_are_timed(capsys):
     assert cli.main(["bench", "decode", *argv, "--config.seconds=0.1", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["case"] == "batch 1"
-    assert row["tokens_per_second"]["tfm"] > 0
-    assert row["tokens_per_second"]["transformers"] > 0
+    assert row["per_second"]["tfm"] > 0
+    assert row["per_second"]["transformers"] > 0
     assert row["ratio"][0] == pytest.approx(
-        row["tokens_per_second"]["tfm"] / row["tokens_per_second"]["transformers"], rel=1
+        row["per_second"]["tfm"] / row["per_second"]["transformers"], rel=1
     )
 
 

@@ -20,7 +20,7 @@ def test_both_are_timed(tmp_path, monkeypatch, capsys):
     more = ["--config.cores=('one',)", "--config.rounds=2", "--config.seconds=0.2", "--json"]
     assert cli.main(["bench", "word2vec", *argv, *more]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    speeds = row["words_per_second"]
+    speeds = row["per_second"]
     assert row["cores"] == "one"
     assert min(speeds.values()) > 0
     assert row["ratio"][0] == pytest.approx(speeds["tfm"] / speeds["gensim"], rel=1)

@@ -9,13 +9,12 @@ import dataclasses
 import json
 import os
 import pathlib
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from tfm.bench.turns import CORES, Ratio, Run, in_turns, ratio_text, ratios
+from tfm.bench.turns import CORES, Run, Speed, compare, speed_table
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, choice, field
 from tfm.decode.spec import DecodeSpec
@@ -23,7 +22,6 @@ from tfm.decode.writer import Prompt, Writer
 from tfm.interop.convert import from_huggingface
 from tfm.interop.folder import DTYPES, read_tensors, weight_files
 from tfm.runtime import keep_memory
-from tfm.terminal import table
 
 OURS, THEIRS = "tfm", "transformers"
 MAKERS = {OURS: "tfm.bench.decode:ours", THEIRS: "tfm.bench.decode:theirs"}
@@ -59,14 +57,6 @@ class Bench(Spec):
         if find_spec("transformers") is None or find_spec("torch") is None:
             text = "transformers is not installed: pip install 'tfm[parity]'"
             raise SpecError("cases", f"{{key}}: {text}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    case: str
-    cores: str
-    tokens_per_second: dict[str, float]  # the median over rounds
-    ratio: Ratio  # ours over theirs
 
 
 def ours(case: Case) -> Run:
@@ -116,17 +106,14 @@ def theirs(case: Case) -> Run:
     return run
 
 
-def measure(spec: Bench) -> Iterator[Row]:
+def measure(spec: Bench) -> Iterator[Speed]:
     folder = _folder(spec.folder)
     for cores in spec.cores:
         for name in spec.cases:
             case = dataclasses.replace(name.entry, folder=folder, new=spec.new)
             makers = {who: (maker, case) for who, maker in MAKERS.items()}
-            rounds = list(in_turns(makers, cores.entry, spec.rounds, spec.seconds))
             tokens = case.batch * case.new
-            medians = {who: statistics.median(times[who] for times in rounds) for who in MAKERS}
-            speed = {who: tokens / seconds for who, seconds in medians.items()}
-            yield Row(str(name), str(cores), speed, ratios(rounds, OURS)[THEIRS])
+            yield compare(str(name), makers, cores, spec.rounds, spec.seconds, tokens)
 
 
 def _folder(name: str) -> str:
@@ -136,12 +123,5 @@ def _folder(name: str) -> str:
     raise UserError(f"--config.folder={name}: no such Hugging Face folder here or in $TFM_DATA")
 
 
-def report(spec: Bench, rows: Sequence[Row]) -> Any:
-    out = table(
-        *("case", "cores", f">{OURS}\ntokens/s", f">{THEIRS}\ntokens/s", ">×"),
-        caption="×: our tokens per second over theirs, the median over rounds, and the quartiles.",
-    )
-    for row in rows:
-        speeds = [f"{row.tokens_per_second[who]:,.0f}" for who in MAKERS]
-        out.add_row(row.case, row.cores, *speeds, ratio_text(row.ratio, 1))
-    return out
+def report(spec: Bench, rows: Sequence[Speed]) -> Any:
+    return speed_table(rows, "tokens")

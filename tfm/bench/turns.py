@@ -4,6 +4,7 @@ All of them meet the same noise of the machine, and none meets the threads, cach
 another: a process waits on a pipe until its turn.
 """
 
+import dataclasses
 import importlib
 import multiprocessing
 import os
@@ -16,6 +17,8 @@ from typing import Any
 
 import tfm
 from tfm.config.names import UserError
+from tfm.config.spec import Named
+from tfm.terminal import table
 
 Run = Callable[[int], float]  # takes a number of steps, and returns the seconds per step
 Maker = tuple[str, Any]  # "module:function" and its argument; the function returns a Run
@@ -77,6 +80,39 @@ def _serve(pipe: Any, maker: Maker, cores: int | None) -> None:
         pipe.send(run(count))
 
 
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """One row of a comparison with one other implementation."""
+
+    case: str
+    cores: str
+    per_second: dict[str, float]  # the median over rounds
+    ratio: Ratio  # the first implementation's speed over the second's
+
+
+def compare(
+    case: str, makers: Mapping[str, Maker], cores: Named, rounds: int, seconds: float, size: int
+) -> Speed:
+    """Measures how many tokens or words two implementations process, `size` in each step."""
+    ours, theirs = makers
+    times = list(in_turns(makers, cores.entry, rounds, seconds))
+    medians = {name: statistics.median(row[name] for row in times) for name in makers}
+    speed = {name: size / median for name, median in medians.items()}
+    return Speed(case, str(cores), speed, ratios(times, ours)[theirs])
+
+
+def speed_table(rows: Sequence[Speed], unit: str) -> Any:
+    names = list(rows[0].per_second)
+    out = table(
+        *("case", "cores", *(f">{name}\n{unit}/s" for name in names), ">×"),
+        caption=f"×: our speed over that of {names[1]}, the median over rounds, and the quartiles.",
+    )
+    for row in rows:
+        speeds = [f"{speed:,.0f}" for speed in row.per_second.values()]
+        out.add_row(row.case, row.cores, *speeds, ratio_text(row.ratio))
+    return out
+
+
 def whole_process(name: str, command: Sequence[str]) -> tuple[float, str]:
     """Returns the seconds that a command takes from start to end, and its output."""
     start = time.perf_counter()
@@ -100,8 +136,8 @@ def ratios(rounds: Sequence[Mapping[str, float]], to: str) -> dict[str, Ratio]:
     return out
 
 
-def ratio_text(ratio: Ratio, digits: int = 2) -> str:
-    median, low, high = (f"{x:.{digits}f}" for x in ratio)
+def ratio_text(ratio: Ratio) -> str:
+    median, low, high = (f"{x:.2f}" for x in ratio)
     return f"{median} ({low}–{high})"
 
 

@@ -9,7 +9,6 @@ per core. The ratio is our words per second over gensim's. Needs the extra `benc
 import dataclasses
 import os
 import pathlib
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -20,13 +19,12 @@ from jax import numpy as jnp
 
 from tfm.bench.turns import (
     CORES,
-    Ratio,
     Run,
-    in_turns,
+    Speed,
+    compare,
     library_config,
     not_installed,
-    ratio_text,
-    ratios,
+    speed_table,
 )
 from tfm.config.files import load
 from tfm.config.spec import Named, Spec, SpecError, choice, field
@@ -36,7 +34,6 @@ from tfm.objectives.batches import train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import open_data, read
 from tfm.runtime import keep_memory
-from tfm.terminal import table
 from tfm.train.step import run_numbers, run_steps
 
 OURS, THEIRS = "tfm", "gensim"
@@ -61,13 +58,6 @@ class Bench(Spec):
             raise SpecError("cores", "{key} must not be empty")
         if find_spec("gensim") is None:
             raise SpecError("cores", f"{{key}}: {not_installed('gensim')}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    cores: str
-    words_per_second: dict[str, float]  # the median over rounds
-    ratio: Ratio  # ours over theirs
 
 
 def ours(files: tuple[str, str]) -> Run:
@@ -148,22 +138,12 @@ def _in_parts(seconds_per_word: Run) -> Run:
     return lambda count: PART * seconds_per_word(count)
 
 
-def measure(spec: Bench) -> Iterator[Row]:
+def measure(spec: Bench) -> Iterator[Speed]:
     files = str(find("train", spec.train)), str(find("valid", spec.valid))
     makers = {who: (maker, files) for who, maker in MAKERS.items()}
     for cores in spec.cores:
-        rounds = list(in_turns(makers, cores.entry, spec.rounds, spec.seconds))
-        medians = {who: statistics.median(times[who] for times in rounds) for who in MAKERS}
-        speed = {who: PART / seconds for who, seconds in medians.items()}
-        yield Row(str(cores), speed, ratios(rounds, OURS)[THEIRS])
+        yield compare("skip-gram", makers, cores, spec.rounds, spec.seconds, PART)
 
 
-def report(spec: Bench, rows: Sequence[Row]) -> Any:
-    out = table(
-        *("cores", f">{OURS}\nwords/s", f">{THEIRS}\nwords/s", ">×"),
-        caption="×: our words per second over gensim's, the median over rounds, and the quartiles.",
-    )
-    for row in rows:
-        speeds = [f"{row.words_per_second[who]:,.0f}" for who in MAKERS]
-        out.add_row(row.cores, *speeds, ratio_text(row.ratio))
-    return out
+def report(spec: Bench, rows: Sequence[Speed]) -> Any:
+    return speed_table(rows, "words")
