@@ -11,7 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfm.bench.cases import Case, our_step, timed
 from tfm.bench.turns import Run
@@ -57,17 +57,6 @@ class Bench(Spec):
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
-    """A step to time: one size of a series."""
-
-    series: str
-    size: int
-    case: Case
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    loss_chunk: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Row:
     axis: str
     series: str
@@ -77,6 +66,16 @@ class Row:
     compile_s: float
     growth: float | None = None  # its time over that of the first size of the series
     exponent: float | None = None  # of the time, between this size and the previous one
+
+
+class Setting(NamedTuple):
+    """A step to time: one size of a series."""
+
+    series: str
+    size: int
+    case: Case
+    changes: Mapping[str, Any] = {}
+    loss_chunk: int | None = None
 
 
 def by_length(spec: Bench) -> Iterator[Setting]:
@@ -91,8 +90,8 @@ def by_length(spec: Bench) -> Iterator[Setting]:
 def by_depth(spec: Bench) -> Iterator[Setting]:
     for layers in spec.depths:
         case = dataclasses.replace(spec.case, layers=layers)
-        for series, scan in {"scanned": True, "unrolled": False}.items():
-            yield Setting(series, layers, case, {"model.scan": scan})
+        yield Setting("scanned", layers, case, {"model.scan": True})
+        yield Setting("unrolled", layers, case, {"model.scan": False})
 
 
 def by_batch(spec: Bench) -> Iterator[Setting]:
@@ -117,26 +116,16 @@ AXES: dict[str, Callable[[Bench], Iterator[Setting]]] = {
 
 def measure(spec: Bench) -> Iterator[Row]:
     for axis in spec.axes:
-        yield from with_growth(measure_axis(axis, list(axis.entry(spec)), spec))
-
-
-def measure_axis(axis: str, settings: Sequence[Setting], spec: Bench) -> list[Row]:
-    runs: list[Run] = []
-    rows = []
-    for setting in settings:
-        run, memory_mb, compile_s = compile_step(setting)
-        runs.append(run)
-        rows.append(Row(axis, setting.series, setting.size, None, memory_mb, compile_s))
-    fits = [n for n, row in enumerate(rows) if row.memory_mb < 1e3 * spec.max_gigabytes]
-    counts = {}
-    for n in fits:
-        runs[n](1)  # one-time costs
-        counts[n] = max(1, round(spec.seconds / runs[n](1)))
-    rounds = [{n: runs[n](counts[n]) for n in fits} for _ in range(spec.rounds)]
-    for n in fits:
-        ms = 1e3 * statistics.median(seconds[n] for seconds in rounds)
-        rows[n] = dataclasses.replace(rows[n], ms=ms)
-    return rows
+        settings = list(axis.entry(spec))
+        steps = [compile_step(setting) for setting in settings]
+        runs = {n: run for n, (run, mb, _) in enumerate(steps) if mb < 1e3 * spec.max_gigabytes}
+        counts = {n: max(1, round(spec.seconds / run(2))) for n, run in runs.items()}
+        rounds = [{n: run(counts[n]) for n, run in runs.items()} for _ in range(spec.rounds)]
+        rows = []
+        for n, (setting, (_, memory_mb, compile_s)) in enumerate(zip(settings, steps, strict=True)):
+            ms = 1e3 * statistics.median(times[n] for times in rounds) if n in runs else None
+            rows.append(Row(axis, setting.series, setting.size, ms, memory_mb, compile_s))
+        yield from with_growth(rows)
 
 
 def compile_step(setting: Setting) -> tuple[Run, float, float]:

@@ -7,6 +7,7 @@ per core. The ratio is our words per second over gensim's. Needs the extra `benc
 """
 
 import dataclasses
+import itertools
 import os
 import pathlib
 import time
@@ -101,33 +102,21 @@ def theirs(files: tuple[str, str]) -> Run:
     """Trains gensim's Word2Vec on the lines of the text."""
     from gensim.models import Word2Vec
 
-    lines = [
-        line.split()
-        for line in pathlib.Path(files[0]).read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
-    model = Word2Vec(
-        vector_size=WIDTH,
-        window=WINDOW,
-        negative=NEGATIVES,
-        sample=SUBSAMPLE,
-        min_count=MIN_COUNT,
-        sg=1,
-        workers=len(os.sched_getaffinity(0)),
-    )
-    model.build_vocab(lines)
-    place = 0
+    text = pathlib.Path(files[0]).read_text(encoding="utf-8")
+    lines = itertools.cycle([line.split() for line in text.splitlines() if line.strip()])
+    options = {"window": WINDOW, "negative": NEGATIVES, "sample": SUBSAMPLE, "min_count": MIN_COUNT}
+    cores = len(os.sched_getaffinity(0))
+    model = Word2Vec(vector_size=WIDTH, sg=1, workers=cores, **options)
+    model.build_vocab([line.split() for line in text.splitlines()])
 
     def seconds_per_word(parts: int) -> float:
-        nonlocal place
-        some: list[list[str]] = []
+        batch: list[list[str]] = []
         words = 0
         while words < parts * PART:
-            some.append(lines[place % len(lines)])
-            words += len(some[-1])
-            place += 1
+            batch.append(next(lines))
+            words += len(batch[-1])
         start = time.perf_counter()
-        model.train(some, total_words=words, epochs=1, start_alpha=0.025, end_alpha=0.025)
+        model.train(batch, total_words=words, epochs=1, start_alpha=0.025, end_alpha=0.025)
         return (time.perf_counter() - start) / words
 
     return _in_parts(seconds_per_word)
