@@ -1,4 +1,4 @@
-"""BERT: an encoder that fills in masked words and tells whether two sentences follow each other.
+"""BERT: an encoder that predicts masked words and whether one sentence follows another.
 
 Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"; the small sizes are
 from Turc et al. 2019.

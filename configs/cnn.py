@@ -1,7 +1,8 @@
 """A convolutional text classifier: convolution, batch norm, activation, pooling, dropout, twice.
 
 Kim 2014, "Convolutional Neural Networks for Sentence Classification"; batch norm from Ioffe &
-Szegedy 2015. A window of five sees two tokens on each side, two blocks with pooling about a dozen.
+Szegedy 2015. A window of five sees two tokens on each side; two blocks with pooling see about a
+dozen.
 
   tfm describe --config=configs/cnn.py
 """

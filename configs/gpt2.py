@@ -4,7 +4,7 @@ Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
 
   tfm describe --config=configs/gpt2.py:small
 
-prints 124,439,808 parameters, as the published weights have. Sizes: tiny, small, medium, large, xl.
+prints 124,439,808 parameters, like the published weights. Sizes: tiny, small, medium, large, xl.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@ for grouped queries and the larger base of `3-8b`; Karpathy's llama2.c for `260k
 
   tfm describe --config=configs/llama.py:7b
 
-prints 6,738,415,616 parameters, as the published weights have. Sizes: 260k, 7b, 13b, 30b, 3-8b.
+prints 6,738,415,616 parameters, like the published weights. Sizes: 260k, 7b, 13b, 30b, 3-8b.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""A bag of words: an MLP on the mean of the embeddings, which cannot see order.
+"""A bag of words: an MLP on the mean of the embeddings, which ignores order.
 
 Iyyer et al. 2015, "Deep Unordered Composition Rivals Syntactic Methods for Text Classification".
 

@@ -1,4 +1,4 @@
-"""A character model of Shakespeare, in the setting that nanoGPT gives for a CPU.
+"""A character model of Shakespeare, with nanoGPT's settings for a CPU.
 
 Karpathy 2022, nanoGPT: 4 layers, 4 heads, width 128, context 64, batch 12, 2,000 steps, no dropout.
 
@@ -6,9 +6,9 @@ Karpathy 2022, nanoGPT: 4 layers, 4 heads, width 128, context 64, batch 12, 2,00
 
 reads tinyshakespeare/input.txt from the folder $TFM_DATA and takes three minutes on two cores. Loss
 over the whole validation split (seed 0): 1.816 with the learning rate below, 1.909 with nanoGPT's
-own 1e-3; nanoGPT reports 1.88, from 20 batches drawn at random, and the same in PyTorch, evaluated
-over the whole split, gives 1.909 (`tfm bench nanogpt`). The rate was chosen, of these two, by that
-same split.
+own 1e-3. nanoGPT reports 1.88, from 20 random batches; the same model in PyTorch, evaluated over
+the whole split, reaches 1.909 (`tfm bench nanogpt`). The learning rate was chosen from these two on
+the same split.
 """
 
 from ml_collections import ConfigDict

@@ -5,8 +5,8 @@ cell and the shape:
 
   tfm describe --config=configs/rnn.py:lstm,N:1
 
-Two layers of 200, as in the word language model of PyTorch's examples on WikiText-2; tagging
-and classification read in both directions.
+Two layers of 200, like the word language model in PyTorch's examples; tagging and classification
+read in both directions.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""Recurrent encoder–decoders (N:M): the context is the last state, or what an attention finds.
+"""Recurrent encoder–decoders (N:M): the context is the last state, or that of an attention.
 
 Cho et al. 2014 (the last state), Bahdanau et al. 2015 (additive, before each step), Luong et al.
 2015 (bilinear, after it). The argument is the cell and the score; `none` is the last state:
@@ -6,7 +6,7 @@ Cho et al. 2014 (the last state), Bahdanau et al. 2015 (additive, before each st
   tfm describe --config=configs/seq2seq.py:gru,additive
 
 The sizes are those of bentrevett's PyTorch tutorial on Multi30k, German to English: embeddings of
-256, states of 512, dropout of a half.
+256, states of 512, dropout of 0.5.
 """
 
 from ml_collections import ConfigDict

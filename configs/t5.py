@@ -1,11 +1,11 @@
 """T5: an encoder–decoder with RMSNorm, no biases, and positions as a learned bias by distance.
 
-Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; version 1.1 (gated GELU, a head of
-its own) is described in the authors' release notes.
+Raffel et al. 2020, "Exploring the Limits of Transfer Learning"; version 1.1 (gated GELU, an untied
+head) is described in the authors' release notes.
 
   tfm describe --config=configs/t5.py:small
 
-prints 60,506,624 parameters, as the published weights have. Sizes: tiny, small, base, large, 3b,
+prints 60,506,624 parameters, like the published weights. Sizes: tiny, small, base, large, 3b,
 11b, and of version 1.1: v1_1_small, v1_1_base, v1_1_large, v1_1_xl, v1_1_xxl.
 """
 
@@ -52,6 +52,6 @@ def get_config(size="small"):
             "tied": first,
             "scale_head": first,
             "init": {"embedding": "normal(stddev=1.0)", "small_query": True},
-            "dropout": dict.fromkeys(SITES, 0.1) if first else {},  # 1.1 was trained without
+            "dropout": dict.fromkeys(SITES, 0.1) if first else {},  # 1.1 had no dropout
         }
     })  # fmt: skip

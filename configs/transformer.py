@@ -5,7 +5,7 @@ Vaswani et al. 2017, "Attention Is All You Need", table 3.
   tfm describe --config=configs/transformer.py:base
 
 prints 63,045,632 parameters (the table says 65 million). Sizes: base, big, and for small
-data small (3 layers) and tiny.
+data, small (3 layers) and tiny.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,7 @@ Tay et al. 2023, "UL2: Unifying Language Learning Paradigms".
 
   tfm describe --config=configs/ul2.py:20b
 
-prints 19,459,613,696 parameters, as many as transformers counts. Sizes: tiny, base, 20b.
+prints 19,459,613,696 parameters, the number in transformers. Sizes: tiny, base, 20b.
 """
 
 import pathlib
@@ -12,7 +12,7 @@ import pathlib
 from tfm.config.files import load
 from tfm.config.names import pick
 
-SIZES = {"tiny": "tiny", "base": "v1_1_base", "20b": "v1_1_xxl"}  # and the T5 that each starts from
+SIZES = {"tiny": "tiny", "base": "v1_1_base", "20b": "v1_1_xxl"}  # size → T5 that it is based on
 
 
 def get_config(size="base"):

@@ -1,11 +1,11 @@
-"""A sequence, and the same again: attention must look at the position that it has reached.
+"""Copy a sequence: attention must look at the same position of the source.
 
 An encoder–decoder with sinusoidal positions.
 
   tfm train --config=configs/tasks/copy.py --workdir=runs/copy
 
-took 33 seconds on one core of a busy machine. Examples
-without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
+took 33 seconds on one core of a busy machine. Share of 500 examples without a mistake (seed 0):
+1.000 in validation, 1.000 in test; the best possible is 1.
 """
 
 from ml_collections import ConfigDict

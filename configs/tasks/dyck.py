@@ -1,11 +1,11 @@
-"""Brackets that match: which one closes?  Dyck-(4, 4), Hewitt et al. 2020.
+"""Matching brackets: which one closes?  Dyck-(4, 4), Hewitt et al. 2020.
 
-A GRU, whose state must hold the brackets that are open.
+A GRU, whose state must hold the open brackets.
 
   tfm train --config=configs/tasks/dyck.py --workdir=runs/dyck
 
-took 67 seconds on one core of a busy machine. Examples
-without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
+took 67 seconds on one core of a busy machine. Share of 500 examples without a mistake (seed 0):
+1.000 in validation, 1.000 in test; the best possible is 1.
 """
 
 from ml_collections import ConfigDict

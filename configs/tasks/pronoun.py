@@ -1,20 +1,20 @@
-"""The animal did not cross the street because it was too tired: what is "it"? A later word tells.
+"""The animal did not cross the street because it was too tired: what is "it"? A later word decides.
 
-After Levesque et al. 2012 (Winograd). The noun is wanted at "it", or at the last word, which
-decides. The argument is the model:
+After Levesque et al. 2012 (Winograd). The model predicts the noun at "it", or at the last word,
+which decides. The argument is the model:
 
   encoder              sees both sides, and answers at "it"
-  left_to_right        the same under a causal mask, so that at "it" it cannot know
-  left_to_right,last   the same, asked at the last word
+  left_to_right        the same with a causal mask, which hides the answer at "it"
+  left_to_right,last   the same, but answers at the last word
 
   tfm train --config=configs/tasks/pronoun.py:encoder --workdir=runs/pronoun
   tfm explain runs/pronoun "the animal did not cross the street because it was too tired"
 
-A run takes a minute on one core. Right nouns of 500 in validation (seed 0), with four heads in each
-layer: encoder 1.000, left_to_right 0.474, left_to_right,last 1.000; the encoder with one head, as
-it is here, 1.000. Its head of layer 1 looks from "it" most at the noun that it stands for in 84 %
-of 300 test sentences, with a mean weight of 0.82 (with two or four heads the best has 77 % and
-63 %). The page names such a head when "it" and the noun are pinned.
+A run takes a minute on one core. Accuracy on 500 validation sentences (seed 0), with four heads in
+each layer: encoder 1.000, left_to_right 0.474, left_to_right,last 1.000. The encoder with one head,
+which this config has, reaches 1.000. In 84 % of 300 test sentences, the head of layer 1 attends
+from "it" most to the right noun, with a mean weight of 0.82 (the best of two and of four heads: 77
+% and 63 %). The page names such a head when "it" and the noun are pinned.
 """
 
 from ml_collections import ConfigDict

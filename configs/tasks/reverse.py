@@ -1,12 +1,12 @@
-"""A sequence, and the same backwards: attention must look where positions say.
+"""Reverse a sequence: attention must use positions.
 
-An encoder–decoder with sinusoidal positions. Without positions it cannot: 0.000 with
---config.model.position.scheme=none.
+An encoder–decoder with sinusoidal positions. Without positions
+(--config.model.position.scheme=none) it reaches 0.000.
 
   tfm train --config=configs/tasks/reverse.py --workdir=runs/reverse
 
-took 34 seconds on one core of a busy machine. Examples
-without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
+took 34 seconds on one core of a busy machine. Share of 500 examples without a mistake (seed 0):
+1.000 in validation, 1.000 in test; the best possible is 1.
 """
 
 from ml_collections import ConfigDict

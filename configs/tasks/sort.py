@@ -1,11 +1,11 @@
-"""Numbers, and the same in order: each place must count what is smaller.
+"""Sort numbers: each position must count the smaller ones.
 
-An encoder that gives the number that belongs at each place.
+An encoder that predicts the sorted number at each position.
 
   tfm train --config=configs/tasks/sort.py --workdir=runs/sort
 
-took 42 seconds on one core of a busy machine. Examples
-without a mistake, of 500 (seed 0; the best is 1): 1.000 in validation, 1.000 in test.
+took 42 seconds on one core of a busy machine. Share of 500 examples without a mistake (seed 0):
+1.000 in validation, 1.000 in test; the best possible is 1.
 """
 
 from ml_collections import ConfigDict

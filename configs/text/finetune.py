@@ -1,22 +1,22 @@
-"""Does pre-training on two million words help? SST-2 and SICK by the encoder of wikitext2.py.
+"""Does pre-training on two million words help? SST-2 and SICK with the encoder of wikitext2.py.
 
-Devlin et al. 2019. The encoder learns to fill in hidden words; then its weights are where two
-classifiers start, beside the same encoder from random weights. The argument is the task and the
-start, with the pieces of words of the pre-trained run in all four cases:
+Devlin et al. 2019. The encoder first learns to predict hidden words. Two classifiers start from its
+weights, and are compared with the same encoder from random weights. The argument is the task and
+the start; all four use the word pieces of the pre-trained run:
 
   tfm train --config=configs/text/wikitext2.py:masked --workdir=runs/wikitext2_masked
   tfm train --config=configs/text/finetune.py:sst2,pretrained --workdir=runs/sst2_pretrained
   tfm train --config=configs/text/finetune.py:sst2,scratch --workdir=runs/sst2_scratch
 
-All read the run in runs/wikitext2_masked; PRETRAINED below is where another may be named. A run
+All read the run in runs/wikitext2_masked; set PRETRAINED below to use another. A run
 takes 100 s (SICK) or 200 s (SST-2) on one core. Accuracy at the end on dev or trial, seeds 0, 1, 2:
 
                       SST-2                    SICK
   pretrained          0.794  0.807  0.794      0.618  0.622  0.634
   scratch             0.794  0.795  0.795      0.624  0.650  0.628
 
-So two million words, with other subjects than films and other sentences than captions, do not help:
-the means differ by 0.004 and −0.009. The most frequent answer has 0.509 and 0.564.
+Two million words on other subjects than films, and in other sentences than captions, do not help:
+the means differ by 0.004 and −0.009. The most frequent answer reaches 0.509 and 0.564.
 """
 
 import pathlib

@@ -1,24 +1,24 @@
-"""The LSTM of PyTorch's example of a word language model, on WikiText-2.
+"""The LSTM of PyTorch's word language model example, on WikiText-2.
 
-github.com/pytorch/examples, word_language_model. The argument is `untied` or `tied`: whether the
-head is the embedding.  Inan et al. 2017; Press & Wolf 2017
+github.com/pytorch/examples, word_language_model. With the argument `tied` the head is
+the embedding, with `untied` it is not.  Inan et al. 2017; Press & Wolf 2017.
 
   tfm train --config=configs/text/lstm_lm.py:untied --workdir=runs/lstm_lm
   tfm eval runs/lstm_lm --split=test
 
-read wikitext2/*.txt from the folder $TFM_DATA: 2,088,628 tokens to train on, an end of each line
-among them. The text is cut into 20 streams. A step reads 35 tokens of each, and the LSTM goes on
-from the state that the step before left (train.carry), without a gradient into it. An epoch is
-2,983 steps, and there are six.
+read wikitext2/*.txt from the folder $TFM_DATA: 2,088,628 training tokens, including ends of lines.
+The text is cut into 20 streams. A step reads 35 tokens of each, and the LSTM continues from the
+state of the previous step (train.carry), without a gradient into it. Six epochs have 2,983 steps
+each.
 
 It took 138 minutes on one core of a busy machine. Perplexity, untied, seed 0: 148.3 in validation
-(236.0, 187.2, 164.1, 157.4 and 150.8 after the epochs before), and 135.9 on the test text. A user
-of the example reports test perplexities of 142.1 untied and 130.3 tied for its six epochs
-(pytorch/examples, issue 415). `tied` was not run. What differs here: their learning rate is divided
-by 4 after an epoch without a lower validation loss, ours stays at 20. Their LSTM has two biases for
-each gate, which together move twice as fast as our one; its weights begin uniform in ±0.07, ours in
-±0.1, and orthogonal between states. Their tied head has a bias, ours has none. To evaluate, they
-carry the state through ten streams; we evaluate windows of 2,000 tokens, each from a state of zero.
+(236.0, 187.2, 164.1, 157.4 and 150.8 after the first five epochs), and 135.9 on the test text. A
+user of the example reports test perplexities of 142.1 untied and 130.3 tied for its six epochs
+(pytorch/examples, issue 415). `tied` was not run. Differences: the example divides its learning
+rate by 4 after an epoch without a lower validation loss, ours stays at 20. Its LSTM has two biases
+per gate, which together move twice as fast as our single one; its weights start uniform in ±0.07,
+ours in ±0.1, and orthogonal between states. Its tied head has a bias, ours has none. In evaluation
+it carries the state through ten streams; we evaluate windows of 2,000 tokens from zero states.
 """
 
 from ml_collections import ConfigDict

@@ -4,17 +4,16 @@ Marelli et al. 2014. The argument is the model, from random weights:
 
   tfm train --config=configs/text/sick.py:encoder --workdir=runs/sick_encoder
 
-reads sick/SICK_*.txt from the folder $TFM_DATA. The types of their tokens tell the two sentences
-apart, to the encoder and to the bag, which compares the means of both; the LSTM reads one after the
-other. It takes ten seconds (bag) to a minute and a half on one core. Accuracy at the end for the
-seeds 0, 1, 2:
+reads sick/SICK_*.txt from the folder $TFM_DATA. The encoder and the bag, which compares the means
+of both sentences, distinguish them by token types; the LSTM reads one after the other. A run takes
+ten seconds (bag) to a minute and a half on one core. Final accuracy for the seeds 0, 1, 2:
 
             trial, 500 pairs        test, 4,927 pairs
   bag       0.722  0.722  0.720     0.710  0.708  0.705
   encoder   0.586  0.604  0.588     0.606  0.612  0.609
   lstm      0.618  0.588  0.604     0.600  0.594  0.592
 
-The most frequent answer has 0.564 and 0.567, naive Bayes 0.541 on the test.
+The most frequent answer reaches 0.564 and 0.567, naive Bayes 0.541 on the test set.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,11 @@
-"""Is a sentence of a film review positive? SST-2, in the form of GLUE.
+"""Is a sentence of a film review positive? SST-2, as in GLUE.
 
 Socher et al. 2013; Wang et al. 2019. The argument is the model, from random weights:
 
   tfm train --config=configs/text/sst2.py:lstm --workdir=runs/sst2_lstm
 
-reads sst2/train.tsv and dev.tsv from the folder $TFM_DATA. It takes half a minute (bag) to three
-minutes on one core. Accuracy on dev (872 sentences) at the end, seeds 0, 1, 2:
+reads sst2/train.tsv and dev.tsv from the folder $TFM_DATA. A run takes half a minute (bag) to
+three minutes on one core. Final accuracy on dev (872 sentences), seeds 0, 1, 2:
 
   lstm      0.825  0.825  0.819
   bag       0.820  0.826  0.819

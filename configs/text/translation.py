@@ -3,10 +3,10 @@
 The argument is the model, and "zh" after a comma for Chinese:
 
   transformer   Vaswani et al. 2017, with the norm before each part
-  gru, lstm     a GRU with additive attention, Bahdanau et al. 2015; an LSTM that hands over its
-                last state alone, Sutskever et al. 2014
-  prompt        a decoder that reads the sentence as its prompt, Radford et al. 2019; as a prefix LM
-  both          one Transformer for both directions, told by a word before the sentence
+  gru, lstm     a GRU with additive attention, Bahdanau et al. 2015; an LSTM whose decoder reads the
+                last state only, Sutskever et al. 2014
+  prompt        a prefix LM, whose prompt is the source sentence, Radford et al. 2019
+  both          one Transformer for both directions, chosen by a word before the sentence
 
   tfm train --config=configs/text/translation.py:transformer --workdir=runs/de_en
   tfm eval runs/de_en --split=test --generate --beams=5 --lower
@@ -22,7 +22,7 @@ PyTorch tutorial on Multi30k. BLEU on the test set (2016 for Multi30k), one seed
                 en→de   34.1
   prompt        de→en   29.6             6       46
 
-The tutorial has 36.5 for its Transformer, with another tokenisation. gru and lstm were not trained.
+The tutorial has 36.5 for its Transformer, with another tokenization. gru and lstm were not trained.
 """
 
 from ml_collections import ConfigDict
@@ -64,7 +64,7 @@ TATOEBA = (
     "table(train='tatoeba_zh_en/train.tsv', valid='tatoeba_zh_en/val.tsv', "
     "test='tatoeba_zh_en/test.tsv', "
 )
-LANGUAGES = {  # the data to English and from it, what tells the direction, and settings
+LANGUAGES = {  # data to and from English, words for the direction, and settings
     "de": {
         "pairs": (MULTI30K + "source='de', target='en')", MULTI30K + "source='en', target='de')"),
         "prefixes": ("to English: ", "to German: "),
@@ -86,7 +86,7 @@ def get_config(argument="transformer"):
     name, _, language = argument.partition(",")
     of = pick(LANGUAGES, language or "de", "language")
     dropout = {"embedding": of["dropout"], "residual": of["dropout"]}
-    steps = 1400 if name == "prompt" else of["steps"]  # a step of it takes twice as long
+    steps = 1400 if name == "prompt" else of["steps"]  # its steps take twice as long
     dataset = of["pairs"][0]
     if name == "both":
         dataset = f"mixture(parts={of['pairs']!r}, prefixes={of['prefixes']!r})"

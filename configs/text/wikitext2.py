@@ -1,9 +1,9 @@
 """Five objectives on one text: WikiText-2, two million words of Wikipedia.
 
-Merity et al. 2017. The argument is the objective, each with the family of models it is for:
+Merity et al. 2017. The argument is the objective; each has its model family:
 
   next     the next word, by a decoder                            Radford et al. 2018
-  prefix   the rest of a text whose first quarter is seen whole   Raffel et al. 2020
+  prefix   the rest of a text after its first quarter             Raffel et al. 2020
   masked   hidden tokens, by an encoder                           Devlin et al. 2019
   span     hidden spans, by an encoder and a decoder              Raffel et al. 2020
   ul2      a mixture of these                                     Tay et al. 2023
@@ -11,10 +11,10 @@ Merity et al. 2017. The argument is the objective, each with the family of model
   tfm train --config=configs/text/wikitext2.py:next --workdir=runs/wikitext2_next
   tfm eval runs/wikitext2_next --baselines
 
-read wikitext2/*.txt from the folder $TFM_DATA. The words are those of the text, 33,278 of them; of
-masked and span, pieces of words, 8,000 of them. Perplexity in validation at the end (seed 0), of
-what is hidden, without sentinels; what single tokens reach on the same targets, and a trigram model
-(Kneser–Ney) that sees the true text before each; minutes on one core of a busy machine:
+read wikitext2/*.txt from the folder $TFM_DATA. The vocabulary has the 33,278 words of the text; for
+masked and span, 8,000 word pieces. The table has the final validation perplexity (seed 0) of hidden
+tokens without sentinels, that of a unigram and a trigram model (Kneser–Ney, which sees the true
+text before each token) on the same targets, and minutes on one core of a busy machine:
 
             model    unigram   trigram   minutes
   next      184.4    965.0     248.9     20
@@ -55,7 +55,7 @@ RUNS = {
 
 def get_config(argument="next"):
     objective, model, steps = pick(RUNS, argument, "objective")
-    # Few tokens are predicted: with fewer ids it learns sooner.
+    # Few tokens are predicted, so a small vocabulary learns faster.
     pieces = argument in ("masked", "span")
     return ConfigDict({
         "objective": objective,

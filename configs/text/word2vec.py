@@ -1,4 +1,4 @@
-"""Word2Vec: vectors of words that stand near each other, from two matrices and nothing else.
+"""Word2Vec: word vectors from two matrices, learned by predicting nearby words.
 
 Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space" and "Distributed
 Representations of Words and Phrases". The argument is skip_gram or cbow, on WikiText-2:
@@ -7,35 +7,35 @@ Representations of Words and Phrases". The argument is skip_gram or cbow, on Wik
   tfm eval runs/word2vec --words=word_similarity/wordsim353.tsv,word_similarity/simlex999.txt
 
 read wikitext2/*.txt and word_similarity/* from the folder $TFM_DATA. Training takes 68 s of one
-core, start and compilation included. Spearman's correlation on WordSim-353 (296 pairs of known
-words) for three seeds, beside gensim 4.4 with the same settings (width 100, window 5, 5 negatives,
-subsampling 1e-3, words that occur 5 times, 5 epochs, rate 0.025 → 0.0001):
+core, including start and compilation. Spearman's correlation on WordSim-353 (296 pairs of known
+words) for three seeds, next to gensim 4.4 with the same settings (width 100, window 5, 5 negatives,
+subsampling 1e-3, minimum count 5, 5 epochs, rate 0.025 → 0.0001):
 
-            seeds                  mean    SimLex-999   words for each second of a core
+            seeds                  mean    SimLex-999   words per second of one core
   tfm       0.349  0.360  0.348    0.352   0.195        151,000
   gensim    0.311  0.327  0.340    0.326   0.194        255,000
 
-Those speeds are over seconds of CPU time, on a machine that was busy. `tfm bench word2vec`, on two
+These speeds are per second of CPU time on a busy machine. `tfm bench word2vec`, on two
 cores of an AMD EPYC: 258,000 words per second, and gensim 587,000 with two workers (0.43 times as
 fast, quartiles 0.41–0.44). cbow was not run.
 
-SGD with word2vec.c's rate for each pair works in batches if no vector moves too far at once: a
-frequent word is in very many pairs of a batch, so the gradient of each vector is clipped. Without
-that it diverges. Adagrad with one sum for each vector reached 0.176.
+The per-pair SGD rate of word2vec.c works in batches if the gradient of each vector is clipped: a
+frequent word occurs in very many pairs of a batch. Without clipping it diverges. Adagrad with one
+sum for each vector reached 0.176.
 """
 
 from ml_collections import ConfigDict
 
 from tfm.config.names import pick
 
-ROWS, LENGTH = 64, 65  # of a batch, and words of each
-RATE = 0.025  # for each pair, as in word2vec.c
-CLIP = 20.0  # of the gradient of a word's vector, summed over a batch
-PAIRS = {"skip_gram": 264, "cbow": 45}  # in a row, about, of words that are left
+ROWS, LENGTH = 64, 65  # rows of a batch, words of a row
+RATE = 0.025  # per pair, as in word2vec.c
+CLIP = 20.0  # bound of the gradient of a word vector, summed over a batch
+PAIRS = {"skip_gram": 264, "cbow": 45}  # about, in a row after subsampling
 
 
 def get_config(kind="skip_gram"):
-    pairs = ROWS * pick(PAIRS, kind, "kind")  # the loss is their mean; word2vec.c has no mean
+    pairs = ROWS * pick(PAIRS, kind, "kind")  # the loss is a mean over pairs, in word2vec.c a sum
     return ConfigDict({
         "objective": f"word2vec(kind={kind!r}, window=5, negatives=5, subsample=1e-3)",
         "model": {"family": "word2vec", "kind": kind, "width": 100, "average": kind == "cbow"},

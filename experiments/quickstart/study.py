@@ -2,9 +2,9 @@
 
 Additive (Bahdanau et al. 2015), dot-product, scaled dot-product (Vaswani et al. 2017) and no
 attention, in an encoder–decoder that reverses, an encoder that sorts, and a decoder that recalls.
-One head of 64 features, where an unscaled dot product has a standard deviation of 8. Without
-attention the feed-forward is wider, so that all have as many parameters (in the encoder–decoder
-those of the encoder are then idle: nothing reads it).
+One head of 64 features, for which an unscaled dot product has a standard deviation of 8. Without
+attention the feed-forward is wider, so that all variants have equally many parameters (in the
+encoder–decoder nothing then reads the encoder).
 
   tfm sweep experiments/quickstart
 """

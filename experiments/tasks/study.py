@@ -1,7 +1,7 @@
-"""Is every synthetic task solved by a model that can, and left unsolved by one that cannot?
+"""Does a suitable model solve every synthetic task, and do unsuitable models fail?
 
-The configs in `configs/tasks` as they are; and a Transformer without positions, to which a
-sequence and its reverse are the same, and one without attention, which cannot look anything up.
+Runs the configs in `configs/tasks`, a Transformer without positions, which cannot distinguish a
+sequence from its reverse, and one without attention, which cannot look anything up.
 
   tfm sweep experiments/tasks
 """
