@@ -12,6 +12,7 @@ import pytest
 
 from tfm.cli import main as cli
 from tfm.cli.bench import BENCHES
+from tfm.config.names import UserError
 from tfm.config.spec import Spec
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -183,3 +184,12 @@ def test_control_characters_are_shown_and_not_obeyed(capsys):
     error = capsys.readouterr().err
     assert "\x1b" not in error
     assert "\\x1b[2Jno.py" in error
+
+
+def test_an_option_may_be_repeated_if_it_collects_values():
+    parser = cli.Parser("verb", "A verb.")
+    parser.add_argument("--one")
+    parser.add_argument("--many", action="append", default=[])
+    assert parser.parse(["--many=a", "--many", "b", "--one=c"]).many == ["a", "b"]
+    with pytest.raises(UserError, match="--one is given more than once"):
+        parser.parse(["--one=a", "--one=b"])

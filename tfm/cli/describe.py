@@ -25,9 +25,10 @@ from tfm.run.spec import RunSpec, open_data, read
 
 def main(argv: Sequence[str]) -> None:
     parser = Parser("describe", __doc__, config=RunSpec)
-    parser.add_argument("--batch", type=whole(), default=1, help="the batch size (1)")
+    parser.add_argument("--batch", metavar="N", type=whole(), default=1, help="the batch size (1)")
     parser.add_argument(
         "--length",
+        metavar="N",
         type=whole(),
         help="the length of the input, and of the target of an encoder–decoder (the model's "
         "maximum, at most 2048)",

@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
         "--evaluate",
         metavar="EVALUATOR",
         action="append",
+        default=[],
         help='add an evaluator with its options, e.g. "internals(rows=32)"; may be repeated',
     )
     parser.add_argument(
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     cache_compilations()
     check_compiler()
     evaluators = dict[str, Evaluator]()
-    for text in args.evaluate or ():
+    for text in args.evaluate:
         evaluators[text] = read(text, EVALUATORS, "evaluator")
     if args.baselines:
         evaluators["baselines"] = Baselines()

@@ -11,7 +11,7 @@ def main(argv: Sequence[str]) -> None:
     parser = Parser("export", __doc__)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("target", metavar="HF_FOLDER")
-    parser.add_argument("--checkpoint", default="best", help="best (default) or last")
+    parser.add_argument("--checkpoint", metavar="NAME", default="best", help="best or last (best)")
     parser.add_argument("--trust", action="store_true", help="run the code in the run folder")
     args = parser.parse(argv)
     path = export_folder(args.run, args.target, checkpoint=args.checkpoint, trust=args.trust)

@@ -7,6 +7,7 @@ same for a file of yours. Nothing heavy is imported before a verb needs it.
 
 import argparse
 import ast
+import functools
 import importlib
 import os
 import pathlib
@@ -38,7 +39,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"tfm {verb}",
             description=doc,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=functools.partial(
+                argparse.RawDescriptionHelpFormatter, width=100, max_help_position=30
+            ),
             allow_abbrev=False,
         )
         self.config = config
@@ -105,7 +108,7 @@ class Parser(argparse.ArgumentParser):
                 raise UserError(f"{arg}: write {name}; it takes no value")
             if known[name].nargs is None and not value:
                 raise UserError(f"{arg} has no value: write {name}=VALUE")
-            if name in seen:
+            if name in seen and known[name].default != []:  # lists collect values
                 raise UserError(f"{name} is given more than once")
             seen.add(name)
 

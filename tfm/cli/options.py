@@ -12,15 +12,15 @@ from tfm.decode.spec import DecodeSpec, decoding_settings
 from tfm.run.load import LoadedRun, load
 from tfm.runtime import cache_compilations, check_compiler
 
-DECODING = {
+DECODING = {  # the fields of DecodeSpec
     "max_new": "most tokens to generate (256)",
     "temperature": "0 (default) takes the most likely token; above 0, tokens are sampled",
-    "top_k": "sample from the K most likely tokens",
-    "top_p": "sample from the fewest tokens whose probabilities sum to P",
-    "min_p": "sample from tokens at least P times as likely as the most likely one",
+    "top_k": "sample from the X most likely tokens",
+    "top_p": "sample from the fewest tokens whose probabilities sum to X",
+    "min_p": "sample from tokens at least X times as likely as the most likely one",
     "repetition_penalty": "above 1, tokens that occurred before become less likely",
     "beams": "width of the beam search (1)",
-    "length_penalty": "beams are ranked by log-probability / length**PENALTY (1)",
+    "length_penalty": "beams are ranked by log-probability / length**X (1)",
     "stopping": "when beam search stops: estimate (default), full or never",
     "n_best": "sequences for each text, with their scores (1)",
     "seed": "seed of the samples (0)",
@@ -33,7 +33,9 @@ class RunParser(Parser):
     def __init__(self, verb: str, doc: str | None):
         super().__init__(verb, doc)
         self.add_argument("run", metavar="RUN", help="a run folder, trained or imported")
-        self.add_argument("--checkpoint", default="best", help="best (default) or last")
+        self.add_argument(
+            "--checkpoint", metavar="NAME", default="best", help="best or last (best)"
+        )
         self.add_argument("--trust", action="store_true", help="run the code in the run folder")
 
     def add_json(self) -> None:
@@ -52,8 +54,7 @@ class RunParser(Parser):
 
     def add_decoding(self) -> None:
         for field in dataclasses.fields(DecodeSpec):
-            metavar = field.name.rpartition("_")[2].upper()
-            self.add_argument(f"--{field.name}", metavar=metavar, help=DECODING[field.name])
+            self.add_argument(f"--{field.name}", metavar="X", help=DECODING[field.name])
 
 
 def load_run(args: argparse.Namespace) -> LoadedRun:

@@ -5,7 +5,7 @@ Where `vocab` or `classes` is None, the data supplies it.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, cast
 
 import jax
@@ -53,6 +53,10 @@ class ModelSpec(Spec):
     packs = False  # accepts segments, so one row may hold several examples
     max_length = cast(Any, None)  # longest input that it accepts; None: any
     needed: ClassVar[tuple[str, ...]] = ("vocab",)  # sizes that must be known to build it
+
+    @classmethod
+    def families(cls) -> Iterable[str]:
+        return FAMILIES
 
     @classmethod
     def variant(cls, tree: Any, prefix: str = "") -> Any:
