@@ -16,13 +16,13 @@ import pytest
 import tfm
 from tests.helpers.runs import Silent
 from tfm.cli import main as cli
-from tfm.cli import neighbors
-from tfm.cli.tag import tag
 from tfm.config.names import UserError
+from tfm.data.reader import Reader
+from tfm.evaluate import word_vectors
 from tfm.explain.explain import explain
 from tfm.run.evaluation import evaluate
+from tfm.run.predict import TextWriter
 from tfm.run.spec import read
-from tfm.run.text import text_writer
 from tfm.train import loop
 
 WORDS = ["the", "a", "cat", "dog", "mat", "sat", "ran", "on", "to"]
@@ -197,7 +197,7 @@ def test_a_task_of_a_mixture_is_read_as_in_training(runs, capsys):
         source = pathlib.Path("v.de" if number == 0 else "v.en").read_text().splitlines()
         tokens = part.take(np.arange(20)).tokens
         rows = np.split(tokens.ids, np.cumsum(tokens.lengths)[:-1])
-        writer = text_writer(run, number)
+        writer = TextWriter(run, number)
         for line, row in zip(source, rows, strict=True):
             assert writer.prompt(line).source == row.tolist()
     lines = [
@@ -225,9 +225,9 @@ def test_generate_tells_the_log_probabilities_of_the_model(runs, capsys):
     run = tfm.load(folder)
     assert run.generate("the cat", max_new=6) == one["text"]
     assert output(capsys, "generate", folder, "the cat", "--max_new=6") == one["text"] + "\n"
-    ids = [*run.tokenizer.encode("the cat"), *(token["id"] for token in one["tokens"])]
+    ids = [*run.reader.ids("the cat"), *(token["id"] for token in one["tokens"])]
     logp = jax.nn.log_softmax(run(tokens_BT=np.array([ids]))[0])
-    first = len(run.tokenizer.encode("the cat"))
+    first = len(run.reader.ids("the cat"))
     for place, token in enumerate(one["tokens"], first):
         assert token["logprob"] == pytest.approx(float(logp[place - 1, ids[place]]), abs=1e-4)
         assert token["id"] == int(logp[place - 1].argmax())
@@ -299,7 +299,7 @@ def test_fill_gives_the_probabilities_of_the_model(runs, capsys):
     folder = runs("masked")
     (found,) = json.loads(output(capsys, "fill", folder, "the [MASK] sat on", "--top=3", "--json"))
     run = tfm.load(folder)
-    mask, ids = run.tokenizer.special.mask, run.tokenizer.encode("the cat sat on")
+    mask, ids = run.reader.mask, run.reader.ids("the cat sat on")
     p = jax.nn.softmax(run(tokens_BT=np.array([[ids[0], mask, *ids[2:]]]))[0, 1])
     best = np.argsort(-np.asarray(p))[:3]
     assert [one["id"] for one in found["masks"][0]] == best.tolist()
@@ -314,15 +314,15 @@ def test_neighbors_by_definition(runs, capsys):
     run = tfm.load(folder)
     vectors = np.asarray(run.params["input"], np.float64)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    (cat,) = run.tokenizer.encode("cat")
-    cosine = unit[: run.tokenizer.vocab] @ unit[cat]
+    (cat,) = run.reader.ids("cat")
+    cosine = unit[: run.reader.vocab] @ unit[cat]
     order = [i for i in np.argsort(-cosine) if i != cat][:4]
     assert [one["id"] for one in found] == order
     assert [one["cosine"] for one in found] == pytest.approx(cosine[order].tolist(), abs=1e-5)
     found = json.loads(output(capsys, "neighbors", folder, "cat the dog", "--analogy", "--json"))
-    the, dog = run.tokenizer.encode("the dog")
+    the, dog = run.reader.ids("the dog")
     asked = unit[the] - unit[cat] + unit[dog]
-    cosine = unit[: run.tokenizer.vocab] @ asked / np.linalg.norm(asked)
+    cosine = unit[: run.reader.vocab] @ asked / np.linalg.norm(asked)
     order = [i for i in np.argsort(-cosine) if i not in (cat, the, dog)][:10]
     assert [one["id"] for one in found] == order
 
@@ -368,7 +368,7 @@ def test_neighbors_by_definition(runs, capsys):
             "--second is for models that classify",
         ),
         ("two", ["classify", "RUN", "a cat"], "trained on two sentences: give the second"),
-        ("two", ["explain", "RUN", "a cat"], "trained on two sentences: write --second"),
+        ("two", ["explain", "RUN", "a cat"], "trained on two sentences: give the second"),
         ("masked", ["fill", "RUN", "the cat"], r"has no \[MASK\]"),
         ("vectors", ["neighbors", "RUN", "catt"], "no vector for 'catt'; did you mean 'cat'"),
         ("vectors", ["neighbors", "RUN", "cat dog"], "2 word.s. given, 1 wanted"),
@@ -394,7 +394,7 @@ def test_a_page_opens_where_something_is_asked(runs):
     begins = [t for t, name in enumerate(pieces) if t == 0 or name.startswith(" ")]
     assert len(begins) < len(pieces)
     assert (found.next.rows, found.next.start, found.next.follows) == (begins, 0, False)
-    best = tag(run, ["the cat sat"])[0][1]["tag"]
+    best = run.tag("the cat sat")[1]["tag"]
     assert found.next.names[int(found.next.logits[1].argmax())] == best
     found = explain(tfm.load(runs("masked")), "the [MASK] sat on")
     assert (found.next.start, found.next.follows) == (1, False)
@@ -403,12 +403,13 @@ def test_a_page_opens_where_something_is_asked(runs):
     assert found.next.start == len(found.sequences["tokens"]) - 1
 
 
-def test_a_word_is_looked_up_as_it_is_written(monkeypatch):
+def test_a_word_is_looked_up_as_it_is_written():
     """And without regard to case, if it is not known so."""
     known = ["King", "king", "Cat", "dog"]
-    codec = types.SimpleNamespace(vocab=4, piece=known.__getitem__)
-    monkeypatch.setattr(neighbors, "codec_of", lambda run: codec)
-    monkeypatch.setattr(neighbors, "vectors_of", lambda run: np.eye(4, dtype=np.float32))
+    run = types.SimpleNamespace(
+        reader=Reader(kind="pieces", vocab=4, pieces=tuple(known), separator=" "),
+        params={"input": np.eye(4, dtype=np.float32)},
+    )
     for given, meant in {"King": "King", "king": "king", "cat": "Cat", "DOG": "dog"}.items():
-        others = [one["word"] for one in neighbors.neighbors(None, [given], top=4)]
+        others = [one["word"] for one in word_vectors.neighbors(run, [given], top=4)]
         assert sorted(others) == sorted(set(known) - {meant})

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import tfm
+from tfm.data.reader import Prompt
 from tfm.decode.spec import DecodeSpec
-from tfm.decode.writer import Prompt, Writer
+from tfm.decode.writer import Writer
 from tfm.interop.folder import import_folder
 
 torch = pytest.importorskip("torch", reason="parity needs the extra: pip install 'tfm[parity]'")

@@ -10,10 +10,12 @@ from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
 from tests.helpers.tiers import first_tier
 from tfm.config.names import UserError
-from tfm.decode import loop, start
+from tfm.data.reader import Prompt
+from tfm.decode import loop
+from tfm.decode import prompts as arrays
+from tfm.decode.prompts import bucket
 from tfm.decode.spec import DecodeSpec
-from tfm.decode.start import bucket
-from tfm.decode.writer import Prompt, Writer
+from tfm.decode.writer import Writer
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
@@ -236,9 +238,9 @@ def test_a_cache_that_grows_gives_what_one_of_full_length_gives(mask, monkeypatc
     writer, settings = Writer.of(spec, tree), DecodeSpec(max_new=30)
     asked = [Prompt(ids) for ids in PROMPTS]
     plain = writer.write(asked, settings)
-    monkeypatch.setattr(start, "SHORTEST", 2)
-    monkeypatch.setattr(start, "LEAST_CACHE", 4)
-    assert start.cache_lengths(39, 9, 48) == [10, 20, 40]
+    monkeypatch.setattr(arrays, "SHORTEST", 2)
+    monkeypatch.setattr(arrays, "LEAST_CACHE", 4)
+    assert arrays.cache_lengths(39, 9, 48) == [10, 20, 40]
     *_, streamed = writer.stream(asked[0], settings, chunk=7)
     pairs = [*zip(writer.write(asked, settings), plain, strict=True), ([streamed], plain[0])]
     for (grown,), (one,) in pairs:
@@ -257,7 +259,7 @@ def test_a_cache_that_grows_gives_what_one_of_full_length_gives(mask, monkeypatc
     ],
 )
 def test_the_lengths_of_a_cache(needed, prompt, most, lengths):
-    assert start.cache_lengths(needed, prompt, most) == lengths
+    assert arrays.cache_lengths(needed, prompt, most) == lengths
 
 
 @pytest.mark.parametrize("settings", [{}, {"beams": 2, "n_best": 2}, {"temperature": 1.0}])

@@ -125,7 +125,7 @@ def test_of_classes():
     asked = Examples(tokens=ragged([4, 4], [5, 3], [3, 4, 4]), labels=np.array([1, 0, 1]))
     train = data("labels", learned, vocab=VOCAB, classes=2, count=5)
     valid = data("labels", asked, vocab=VOCAB, classes=2, count=3)
-    found = baselines(OBJECTIVES["classify"], train, valid)
+    found = baselines(OBJECTIVES["classify"](), train, valid)
     assert found["majority class"]["accuracy"] == pytest.approx(1 / 3)
     assert found["bag of words"]["accuracy"] == 1
     assert found["bag of words"]["macro_f1"] == 1

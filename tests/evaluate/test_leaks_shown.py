@@ -14,13 +14,11 @@ from tfm.evaluate.leaks import _tokens_of_labels, find_shown_answer
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM
-from tfm.objectives.next_token import NextToken
-from tfm.objectives.prefix_lm import PrefixLM
-from tfm.objectives.seq2seq import Seq2Seq
+from tfm.objectives.next_token import NextToken, PrefixLM
+from tfm.objectives.seq2seq import Seq2Seq, VectorToSequence
 from tfm.objectives.span_corruption import UL2, SpanCorruption
 from tfm.objectives.table import OBJECTIVES
 from tfm.objectives.tag import Tag
-from tfm.objectives.vector_to_sequence import VectorToSequence
 from tfm.objectives.word2vec import Word2Vec
 from tfm.train import loop
 

@@ -5,6 +5,7 @@ import pytest
 
 from tests.objectives.test_prepare import TEXT
 from tfm.config.names import UserError
+from tfm.data.reader import of_data
 from tfm.evaluate.word_vectors import analogies, measured, near_identity, similarity, word_ids
 
 IDS = {"king": 0, "queen": 1, "man": 2, "woman": 3, "apple": 4}
@@ -78,4 +79,4 @@ def test_the_product_beside_the_identity():
 
 def test_words_need_a_decoder():
     with pytest.raises(UserError, match="the data have no words"):
-        word_ids(TEXT)
+        word_ids(of_data(TEXT, None))

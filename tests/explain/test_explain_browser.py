@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from tfm.explain.continuations import Continuation
 
 from tests.explain.explained import loaded
-from tfm.explain.continuations import Continuation
 from tfm.explain.explain import Next, explain
 
 pytest.importorskip("selenium.webdriver", reason="needs the extra `browser`: selenium")

@@ -14,11 +14,10 @@ import pytest
 from tests.explain.explained import loaded
 from tfm.cli import main as cli
 from tfm.config.names import UserError
-from tfm.data.dataset import Special
+from tfm.data.reader import Reader
 from tfm.explain import page
 from tfm.explain.explain import explain
 from tfm.explain.pack import Blobs, coarser, narrower
-from tfm.explain.vocabulary import Vocabulary
 from tfm.interop.folder import import_folder
 from tfm.run.load import load
 
@@ -216,13 +215,8 @@ def test_a_published_model(tmp_path):
 
 
 def test_a_mask_stands_for_a_word():
-    letters = {"a": 3, "b": 4, "c": 5}
-    words = Vocabulary(
-        lambda text: [letters[c] for c in text if c in letters],
-        lambda ids: [str(id_) for id_ in ids],
-        Special(mask=9),
-        start=1,
-    )
-    assert words.with_masks("a [MASK] b [MASK]") == [3, 9, 4, 9]
-    assert words.with_masks("<mask>c") == [9, 5]
-    assert words.with_masks("abc") == [3, 4, 5]
+    reader = Reader(kind="pieces", vocab=6, pieces=("", "", "", "a", "b", "c"), added=("[MASK]",))
+    assert reader.mask == 6
+    assert reader.with_marks("a[MASK]b[MASK]", lambda _: 6) == ([3, 6, 4, 6], [1, 3])
+    assert reader.with_marks("<mask>c", lambda _: 6) == ([6, 5], [0])
+    assert reader.with_marks("abc", lambda _: 6) == ([3, 4, 5], [])

@@ -2,6 +2,7 @@
 
 import json
 
+import tokenizers
 from safetensors.numpy import save_file
 
 from tests.parity import parity_cases as cases
@@ -17,5 +18,6 @@ def write(where, name="llama", change=lambda tensors: tensors, **config):
     where.mkdir()
     save_file(change(weights(name)), where / "model.safetensors", {"format": "pt"})
     (where / "config.json").write_text(json.dumps(cases.CASES[name][1] | config))
-    (where / "tokenizer.json").write_text("{}")
+    words = tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>")
+    tokenizers.Tokenizer(words).save(str(where / "tokenizer.json"))
     return str(where)

@@ -274,7 +274,8 @@ def test_links_within_a_folder_and_to_a_folder_are_followed(tmp_path):
     (source / "model.safetensors").symlink_to("weights")
     (tmp_path / "link").symlink_to(source)
     folder.import_folder(f"{tmp_path}/link", f"{tmp_path}/run")
-    assert (tmp_path / "run" / "tokenizer" / "tokenizer.json").read_text() == "{}"
+    copy = tmp_path / "run" / "tokenizer" / "tokenizer.json"
+    assert copy.read_text() == (source / "tokenizer.json").read_text()
 
 
 def cached(tmp_path):
@@ -335,7 +336,6 @@ def test_one_changed_bit_of_the_weights_is_found(tmp_path):
 
 def test_one_changed_bit_beside_the_weights_is_found(tmp_path):
     source = pathlib.Path(write(tmp_path / "hf"))
-    (source / "tokenizer.json").write_text(json.dumps({"model": "abcdefghijkl"}))
     folder.import_folder(str(source), f"{tmp_path}/run")
     hashes = json.loads((tmp_path / "run" / "imported.json").read_text())["sha256"]
     for name in ("config.json", "model.safetensors", "tokenizer.json"):

@@ -14,8 +14,7 @@ from tfm.data.datasets import open_dataset
 from tfm.data.plan.order import Drawn, Kind, Packing
 from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.models.spec import model_spec
-from tfm.objectives.batches import read_of, train_batch
-from tfm.objectives.packing import packed, positions
+from tfm.objectives.batches import packed, positions, read_of, train_batch
 from tfm.objectives.table import OBJECTIVES, open_sizes
 
 
@@ -77,7 +76,7 @@ def test_by_hand(objective, form):
 def test_what_cannot_be_packed_is_refused():
     labels = open_dataset("parity(length=6, min_length=2)", "train", 20)
     with pytest.raises(UserError, match="one answer for a row"):
-        positions(OBJECTIVES["classify"], labels, labels.row_lengths())
+        positions(OBJECTIVES["classify"](), labels, labels.row_lengths())
     with pytest.raises(UserError, match="do not fit into 4"):
         packed(shown("next_token", PAIRS), Packing(np.zeros(2, int), 1, (4,)))
 

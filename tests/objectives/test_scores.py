@@ -123,8 +123,8 @@ def test_scores_have_intervals():
 def test_what_a_model_predicts_is_counted():
     logits = np.array([[0.1, 2.0, 0.3], [0.5, 0.2, 0.1]], np.float32)
     batch = Batch({}, np.array([1, 2]), np.ones(2, np.float32))
-    sums = {k: np.asarray(x) for k, x in OBJECTIVES["classify"].loss(logits, batch).items()}
-    found = OBJECTIVES["classify"].metrics(sums, LABELS)
+    sums = {k: np.asarray(x) for k, x in OBJECTIVES["classify"]().loss(logits, batch).items()}
+    found = OBJECTIVES["classify"]().metrics(sums, LABELS)
     assert found["accuracy"] == 0.5
     assert found["macro_f1"] == pytest.approx(1 / 3)  # of the classes 0, 1 and 2
     batch = Batch({}, np.array([1.0, 4.0], np.float32), np.ones(2, np.float32))

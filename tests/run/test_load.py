@@ -21,7 +21,7 @@ needs_data = pytest.mark.skipif(
 def test_an_imported_model_writes_its_authors_text(tmp_path):
     import_folder(str(FOLDER), str(tmp_path / "run"))
     run = tfm.load(str(tmp_path / "run"))
-    ids = run.tokenizer.encode("Once upon a time, Lily saw 3 dogs.").ids
+    ids = run.reader.encode("Once upon a time, Lily saw 3 dogs.")
     assert ids == [1, 403, 407, 261, 378, 432, 317, 394, 410, 472, 400, 428, 419, 426]
     cache = run.model.init_cache(1, 64)
     decode = jax.jit(
@@ -32,10 +32,10 @@ def test_an_imported_model_writes_its_authors_text(tmp_path):
         logits, cache = decode(token, cache)
         token = jnp.argmax(logits, -1)
         written.append(int(token[0, 0]))
-    text = run.tokenizer.decode(written)
+    text = run.reader.decode(written)
     assert len(text) > 100
     assert (FOLDER / "greedy.txt").read_text().strip().startswith(text.strip())
-    with pytest.raises(UserError, match="is an imported model: it has no data"):
+    with pytest.raises(UserError, match="an imported model has no data: name a data set"):
         _ = run.data
 
 

@@ -17,8 +17,9 @@ from typing import Any
 from tfm.bench.turns import CORES, Run, Speed, compare, speed_table
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, choice, field
+from tfm.data.reader import Prompt
 from tfm.decode.spec import DecodeSpec
-from tfm.decode.writer import Prompt, Writer
+from tfm.decode.writer import Writer
 from tfm.interop.convert import from_huggingface
 from tfm.interop.folder import DTYPES, read_tensors, weight_files
 from tfm.runtime import keep_memory

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _model(tree: Tree) -> ModelSpec:
     """Returns the model of a config; its data, if any, decide the open sizes."""
-    if "data" in tree:
+    if tree.get("data", {}).get("dataset", "none") != "none":
         return open_data(read(tree))[0].model
     spec = model_spec(tree)
     if spec.vocab is None:

@@ -8,11 +8,11 @@ A source longer than the model's maximum is an error: nothing is cut off.
 import json
 from collections.abc import Sequence
 
-from tfm.cli.generate import written
+from tfm.cli.generate import show_sequences
 from tfm.cli.main import whole
 from tfm.cli.options import RunParser, decoding, load_run, texts
 from tfm.config.names import UserError
-from tfm.run.text import text_writer
+from tfm.run.predict import TextWriter
 
 
 def main(argv: Sequence[str]) -> None:
@@ -25,14 +25,11 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse(argv)
     settings = decoding(args)
     lines = texts(args, lines=True)
-    writer = text_writer(load_run(args), args.part)
-    if writer.goes_on:
+    writer = TextWriter(load_run(args), args.part)
+    if writer.continues:
         raise UserError(f"{args.run} was not trained on pairs of texts: tfm generate continues one")
-    spec = writer.fitting(lines, settings)
+    answers = writer.write(lines, settings, args.batch)
     if args.json:
-        print(json.dumps(written(writer, lines, spec, args.batch), indent=1, ensure_ascii=False))
-        return
-    for text, sequences in zip(lines, writer.write(lines, spec, args.batch), strict=True):
-        for sequence in sequences:
-            score = f"{sequence.score:.4f}\t" if spec.n_best > 1 else ""
-            print(score + writer.text(writer.prompt(text), sequence.tokens))
+        print(json.dumps(answers, indent=1, ensure_ascii=False))
+    else:
+        show_sequences(answers)

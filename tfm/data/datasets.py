@@ -43,6 +43,21 @@ def mixture(
     return Mixture(tasks, tokens, labels_as_text, _fingerprint)
 
 
+class _Nothing(Source):
+    """The data of an imported model."""
+
+    def with_reading(self, reading: Reading) -> Source:
+        return self
+
+    def open(self, split: str, count: int | None, seed: int) -> Dataset:
+        raise UserError("an imported model has no data: name a data set")
+
+
+def none() -> Source:
+    """No data: for imported models, which can be used, but not trained or evaluated."""
+    return _Nothing()
+
+
 DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
     **nested.DATASETS,
@@ -54,6 +69,7 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **tagged.DATASETS,
     **tfds.DATASETS,
     "mixture": mixture,
+    "none": none,
 }
 
 

@@ -1,9 +1,9 @@
-"""Beam search on the device, as transformers does it: the scores, ties and stops are the same.
+"""Beam search on the device, with the scores, ties and stopping rules of transformers.
 
-At each step every row has K running beams. Of all their continuations the best (1 + ends) · K are
-looked at, 2K at least: those among the first K that end are finished, with their score, and the
-best K that do not end run on. A row keeps its K best finished ones. When `DecodeSpec.stopping`
-says so, it takes no more; the loop stops when that is true of all rows.
+At each step every row has K running beams. Of all their continuations the best (1 + ends) · K, at
+least 2K, are candidates: those among the first K that end are finished, with their score, and the
+best K that do not end keep running. A row keeps its K best finished ones, until
+`DecodeSpec.stopping` closes it; the loop stops when all rows are closed.
 """
 
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from flax import struct
 from jax import Array, lax
 from jax import numpy as jnp
 
+from tfm.decode.prompts import Prompts, prefill, programs
 from tfm.decode.sample import penalised
-from tfm.decode.start import Start, prefill, programs
 from tfm.layers.cache import BY_POSITION
 
-LOW = -1e9  # of what must not be chosen
+LOW = -1e9  # score of what must not be chosen
 CHUNK = 16  # positions of a cache that are moved at a time
-# What of a cache is the same for all beams of a row, and is never moved.
+# Parts of a cache that all beams of a row share, and that are never moved.
 SHARED = {"source", "source_valid_BS", "keys_values", "context_BE", "count_B", "prefix_B"}
 
 
@@ -31,7 +31,7 @@ class Numbers(NamedTuple):
 
 
 class Sequences(struct.PyTreeNode):
-    """K sequences of each row: ids, the log-probability of each, and the score of the whole."""
+    """K sequences of each row: ids, their log-probabilities, and the score of the whole."""
 
     tokens_BKN: Array
     logprobs_BKN: Array
@@ -39,16 +39,16 @@ class Sequences(struct.PyTreeNode):
 
 
 class Finished(struct.PyTreeNode):
-    """The best K that ended, with scores that are normalised by length."""
+    """The best K sequences that ended, with scores normalised by length."""
 
     best: Sequences
     length_BK: Array  # their end included
-    real_BK: Array  # False where there is none as yet
+    real_BK: Array  # False where there is none yet
 
 
 class Beams(struct.PyTreeNode):
-    """What the loop carries. `running.score_BK` are sums of log-probabilities. Rows that are not
-    `open_B` take no more."""
+    """The carry of the loop. `running.score_BK` are sums of log-probabilities. Rows that are not
+    `open_B` are closed."""
 
     cache: Any  # of B·K rows
     running: Sequences
@@ -63,8 +63,8 @@ class Beams(struct.PyTreeNode):
         return bool(self.stop)
 
     def differ(self, count_N: Array) -> tuple[Array, Array]:
-        """From which position on, and up to which, tokens in the cache differ between the beams of
-        a row; `count_N` are there."""
+        """Returns the first and the last position at which tokens in the cache differ between the
+        beams of a row; `count_N` is the number of tokens."""
         tokens_BKN = self.running.tokens_BKN
         differ_BN = jnp.any(tokens_BKN != tokens_BKN[:, :1], 1)
         place_BN = jnp.where(differ_BN, jnp.arange(tokens_BKN.shape[2])[None], self.step)
@@ -77,13 +77,13 @@ def _take(x_BK: Array, place_BJ: Array) -> Array:
 
 
 def _names(path: Any) -> set[str]:
-    """Of an array in a cache and of what holds it."""
+    """Returns the names on the path to an array in a cache."""
     return {getattr(key, "key", getattr(key, "name", "")) for key in path}
 
 
 def _moved(state: Beams, from_BK: Array) -> Any:
-    """The cache of the beams that run on. Their sources are the same. So are the keys and values of
-    all tokens before the first one in which beams differ: only later ones are moved, some positions
+    """Returns the cache of the beams that keep running. Beams share their source, and the keys and
+    values before the first token in which they differ: only later ones are moved, some positions
     at a time, since a copy of all takes a quarter of a step."""
     rows_N = (jnp.arange(from_BK.shape[0])[:, None] * from_BK.shape[1] + from_BK).ravel()
     leaves, tree = jax.tree_util.tree_flatten_with_path(state.cache)
@@ -113,7 +113,7 @@ def _moved(state: Beams, from_BK: Array) -> Any:
 
 
 class Candidates(NamedTuple):
-    """C continuations of each row by one token: of which beam, by which token."""
+    """C continuations of each row by one token: from which beam, by which token."""
 
     from_BC: Array
     token_BC: Array
@@ -121,11 +121,11 @@ class Candidates(NamedTuple):
     score_BC: Array  # sum of the log-probabilities of the whole
 
     def take(self, place_BJ: Array) -> "Candidates":
-        """Some of them."""
+        """Selects some of the candidates."""
         return Candidates(*(jnp.take_along_axis(x, place_BJ, 1) for x in self))
 
     def after(self, running: Sequences, step: Array) -> Sequences:
-        """The whole sequences."""
+        """Returns the whole sequences."""
 
         def put(x_BKN: Array, x_BC: Array) -> Array:
             x_BCN = _take(x_BKN, self.from_BC)
@@ -141,7 +141,7 @@ class Candidates(NamedTuple):
 
 
 def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopping: str) -> Beams:
-    """The state after one token more."""
+    """Returns the state after one more token."""
     step = state.step
     batch, beams, new = state.running.tokens_BKN.shape
     logprob_BKV = jax.nn.log_softmax(logits_NV.astype(jnp.float32)).reshape(batch, beams, -1)
@@ -155,7 +155,7 @@ def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopp
     ends_BC = jnp.any(candidates.token_BC[..., None] == end_E.reshape(1, 1, -1), -1)
     ends_BC |= step + 1 == new
 
-    # Those that run on.
+    # Candidates that keep running.
     score_BK, place_BK = lax.top_k(jnp.where(ends_BC, score_BC + LOW, score_BC), beams)
     going = candidates.take(place_BK)._replace(score_BC=score_BK)
     seen_BKV = state.seen_BKV
@@ -163,7 +163,7 @@ def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopp
         seen_BKV = _take(seen_BKV, going.from_BC)
         seen_BKV |= going.token_BC[..., None] == jnp.arange(vocab).reshape(1, 1, -1)
 
-    # Those that end: in most steps, none.
+    # Candidates that end: in most steps, none.
     ended_BK = ends_BC[:, :beams]
     finished = lax.cond(
         jnp.any(ended_BK),
@@ -197,7 +197,7 @@ def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopp
 def _finished(
     state: Beams, first: Candidates, ended_BK: Array, numbers: Numbers, stopping: str
 ) -> Finished:
-    """Those of before, and those of the first K candidates that ended: the best K."""
+    """Returns the best K of those finished before and of the first K candidates that ended."""
     length, before = state.step + 1, state.finished
     closed_B = ~state.open_B
     if stopping == "full":
@@ -217,7 +217,7 @@ def _finished(
 def _begin(
     module: Any,
     variables: Any,
-    start: Start,
+    prompts: Prompts,
     end_E: Array,
     numbers: Numbers,
     *,
@@ -226,16 +226,16 @@ def _begin(
     beams: int,
     stopping: str,
 ) -> Beams:
-    """Read the prompts, and look at the first token. `new` is the most that will be written, and
-    `length` the room in the cache, prompt included."""
-    logits_BV, cache = prefill(module, variables, start, length)
+    """Reads the prompts and scores the first token. At most `new` tokens will be written; the cache
+    has room for `length`, the prompt included."""
+    logits_BV, cache = prefill(module, variables, prompts, length)
     batch, vocab = logits_BV.shape
 
     def repeated(x: Array) -> Array:
         return jnp.repeat(x, beams, 0)
 
     shape = batch, beams, new
-    first_BK = jnp.where(jnp.arange(beams) == 0, 0.0, LOW)[None]  # all beams are the same as yet
+    first_BK = jnp.where(jnp.arange(beams) == 0, 0.0, LOW)[None]  # all beams are still the same
     empty = Sequences(
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(shape, jnp.float32),
@@ -243,7 +243,7 @@ def _begin(
     )
     seen_BKV = None
     if numbers.repetition_penalty is not None:
-        seen_BKV = repeated(start.seen(vocab)).reshape(batch, beams, vocab)
+        seen_BKV = repeated(prompts.seen(vocab)).reshape(batch, beams, vocab)
     state = Beams(
         jax.tree.map(repeated, cache),
         empty,
@@ -252,7 +252,7 @@ def _begin(
             jnp.zeros((batch, beams), jnp.int32),
             jnp.zeros((batch, beams), bool),
         ),
-        start.wanted_B,
+        prompts.wanted_B,
         jnp.bool_(False),
         jnp.int32(0),
         seen_BKV,
@@ -270,7 +270,7 @@ def _advance(
     until: Array,
     stopping: str,
 ) -> Beams:
-    """Search on until `until` tokens are there, or no row takes more."""
+    """Searches until there are `until` tokens, or every row is closed."""
 
     def step(state: Beams) -> Beams:
         tokens_BKN = state.running.tokens_BKN

@@ -1,4 +1,4 @@
-"""Writing on the device: one compiled loop over the cache, without a word to the host."""
+"""Decoding on the device: one compiled loop over the cache, without host round trips."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from flax import struct
 from jax import Array, lax
 from jax import numpy as jnp
 
+from tfm.decode.prompts import Prompts, prefill, programs
 from tfm.decode.sample import Filters, choose, penalised
-from tfm.decode.start import Start, prefill, programs
 
 
 class State(struct.PyTreeNode):
-    """What the loop carries. Of each row `count_B` tokens are written; what follows is 0."""
+    """The carry of the loop. Each row has `count_B` tokens; what follows is 0."""
 
     cache: Any
     token_B: Array  # the last one, which is not yet in the cache
@@ -27,14 +27,14 @@ class State(struct.PyTreeNode):
 
     @property
     def over(self) -> bool:
-        """Whether every row has ended."""
+        """True if every row has ended."""
         return bool(np.all(self.done_B))
 
 
 def _wrote(
     state: State, logits_BV: Array, filters: Filters, top_k: int | None, end_E: Array
 ) -> Any:
-    """The state with one token more."""
+    """Appends one token to each row."""
     logits_BV = logits_BV.astype(jnp.float32)
     shown_BV = penalised(logits_BV, state.seen_BV, filters.repetition_penalty)
     key_B = state.key_B
@@ -66,7 +66,7 @@ def _wrote(
 def _begin(
     module: Any,
     variables: Any,
-    start: Start,
+    prompts: Prompts,
     end_E: Array,
     filters: Filters,
     key_B: Array,
@@ -75,21 +75,21 @@ def _begin(
     new: int,
     top_k: int | None = None,
 ) -> State:
-    """Read the prompts, and write the first token. `new` is the most that will be written, and
-    `length` the room in the cache, prompt included."""
-    logits_BV, cache = prefill(module, variables, start, length)
+    """Reads the prompts and writes the first token. At most `new` tokens will be written; the cache
+    has room for `length`, the prompt included."""
+    logits_BV, cache = prefill(module, variables, prompts, length)
     batch = logits_BV.shape[0]
     zeros_B = jnp.zeros(batch, jnp.int32)
     seen_BV = None
     if filters.repetition_penalty is not None:
-        seen_BV = start.seen(logits_BV.shape[-1])
+        seen_BV = prompts.seen(logits_BV.shape[-1])
     state = State(
         cache,
         zeros_B,
         jnp.zeros((batch, new), jnp.int32),
         jnp.zeros((batch, new), jnp.float32),
         zeros_B,
-        ~start.wanted_B,
+        ~prompts.wanted_B,
         jnp.int32(0),
         key_B,
         seen_BV,
@@ -107,7 +107,7 @@ def _advance(
     until: Array,
     top_k: int | None = None,
 ) -> State:
-    """Write on until `until` tokens are there, or every row has ended."""
+    """Writes until there are `until` tokens, or every row has ended."""
 
     def step(state: State) -> State:
         logits_B1V, cache = module.apply(

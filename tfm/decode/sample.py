@@ -1,6 +1,6 @@
 """Choosing the next token from its logits: the most likely one, or one that is drawn.
 
-No filter sorts the whole vocabulary: sorts are slow on a CPU.
+No filter sorts the whole vocabulary, since sorts are slow on a CPU.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from tfm.ops.fast import argmax_last
 
 
 class Filters(NamedTuple):
-    """Numbers, so that another value compiles nothing; None is off, which is another program."""
+    """Values that do not require compiling again; None turns a filter off, in another program."""
 
     temperature: Array | None = None  # None: the most likely token
     top_p: Array | None = None
@@ -23,15 +23,15 @@ class Filters(NamedTuple):
 
     @classmethod
     def of(cls, spec: DecodeSpec) -> "Filters":
-        given = {name: getattr(spec, name) for name in cls._fields}
-        given["temperature"] = spec.temperature or None
+        values = {name: getattr(spec, name) for name in cls._fields}
+        values["temperature"] = spec.temperature or None
         if spec.top_p == 1:  # all; a sum of float32 may reach 1 without the least likely
-            given["top_p"] = None
-        return cls(**{k: None if v is None else jnp.float32(v) for k, v in given.items()})
+            values["top_p"] = None
+        return cls(**{k: None if v is None else jnp.float32(v) for k, v in values.items()})
 
 
 def penalised(logits_BV: Array, seen_BV: Array | None, penalty: Array | None) -> Array:
-    """Tokens that were there before are less likely: logits above 0 are divided by the penalty,
+    """Makes tokens that occurred before less likely: logits above 0 are divided by the penalty,
     others multiplied.  Keskar et al. 2019, §4.1."""
     if penalty is None or seen_BV is None:
         return logits_BV
@@ -40,7 +40,7 @@ def penalised(logits_BV: Array, seen_BV: Array | None, penalty: Array | None) ->
 
 
 def choose(key_B: Array, logits_BV: Array, filters: Filters, top_k: int | None) -> Array:
-    """The next token of each row."""
+    """Returns the next token of each row."""
     if filters.temperature is None:
         return argmax_last(logits_BV)
     logits_BC, ids_BC = candidates(logits_BV, filters, top_k)
@@ -51,7 +51,7 @@ def choose(key_B: Array, logits_BV: Array, filters: Filters, top_k: int | None) 
 
 
 def probabilities(logits_BV: Array, filters: Filters, top_k: int | None = None) -> Array:
-    """BV: how likely each token is to be drawn."""
+    """Returns the probability that each token is drawn (BV)."""
     logits_BC, ids_BC = candidates(logits_BV, filters, top_k)
     p_BC = jax.nn.softmax(logits_BC)
     if ids_BC is None:
@@ -61,7 +61,7 @@ def probabilities(logits_BV: Array, filters: Filters, top_k: int | None = None) 
 
 
 def candidates(logits_BV: Array, filters: Filters, top_k: int | None) -> tuple[Array, Array | None]:
-    """The logits of what is drawn from, −∞ for what is left out; and the ids, unless they are all.
+    """Returns the logits of the candidates, −∞ where a filter drops one, and their ids, if not all.
 
     p ∝ exp(logit / temperature).  Ackley et al. 1985.
     """
@@ -74,7 +74,7 @@ def candidates(logits_BV: Array, filters: Filters, top_k: int | None) -> tuple[A
 
 
 def kept(logits_BC: Array, filters: Filters) -> Array:
-    """The logits, −∞ where `top_p` or `min_p` leaves a token out."""
+    """Returns the logits, −∞ where `top_p` or `min_p` drops a token."""
     if filters.top_p is None and filters.min_p is None:
         return logits_BC
     p_BC = jax.nn.softmax(logits_BC)
@@ -87,10 +87,10 @@ def kept(logits_BC: Array, filters: Filters) -> Array:
 
 
 def nucleus(p_BC: Array, top_p: Array) -> Array:
-    """B1: the greatest threshold for which the probabilities that reach it sum to `top_p`.
+    """Returns the greatest threshold for which the probabilities above it sum to `top_p` (B1).
 
-    By bisection over the bits of a float32: those of numbers from 0 to 1 are ordered as the
-    numbers are. Thirty sums find it exactly; all tokens that are as likely as the last stay.
+    Bisects the bits of a float32, which are ordered like the numbers from 0 to 1. Thirty sums find
+    the threshold exactly; tokens as likely as the last one that is kept are kept too.
     """
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""How tokens are chosen: the most likely one, one drawn at random, or by beam search."""
+"""Settings of decoding: the most likely token, one drawn at random, or beam search."""
 
 import ast
 import dataclasses
@@ -7,7 +7,7 @@ from typing import Any
 
 from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 
-STOPPING = {  # of beam search, for each row; in brackets what transformers calls it
+STOPPING = {  # when beam search closes a row; in brackets the name in transformers
     "estimate": "when no beam, at its present length, would beat the worst finished one (False)",
     "full": "when as many beams are finished as there are beams (True)",
     "never": "when no beam can beat the worst finished one, at any length ('never')",
@@ -16,10 +16,10 @@ STOPPING = {  # of beam search, for each row; in brackets what transformers call
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeSpec(Spec):
-    """Temperature 0 takes the most likely token; above it, tokens are drawn. Of those that are
-    drawn from, `top_k` keeps the k most likely, `top_p` the fewest whose probabilities sum to p
-    (Holtzman et al. 2020), `min_p` those at least p times as likely as the most likely one (Nguyen
-    et al. 2024); in this order, after the temperature, as transformers does.
+    """Temperature 0 takes the most likely token; above it, tokens are drawn. `top_k` draws from the
+    k most likely, `top_p` from the fewest whose probabilities sum to p (Holtzman et al. 2020),
+    `min_p` from those at least p times as likely as the most likely one (Nguyen et al. 2024); in
+    this order, after the temperature, as transformers does.
 
     With `beams`, the score of a sequence is its log-probability / length**length_penalty, where
     length counts the new tokens, its end included.
@@ -32,9 +32,9 @@ class DecodeSpec(Spec):
     min_p: float | None = field(None, above=0, below=1)
     repetition_penalty: float | None = field(None, above=0)  # Keskar et al. 2019, §4.1
     beams: int = size(1)
-    length_penalty: float = 1.0  # above 0 longer sequences are preferred, below it shorter ones
+    length_penalty: float = 1.0  # above 0 prefers longer sequences, below 0 shorter ones
     stopping: Named = choice(lambda: STOPPING, "estimate")
-    n_best: int = size(1)  # sequences that are given for each prompt
+    n_best: int = size(1)  # sequences returned for each prompt
     seed: int = field(0, least=0)
 
     def check(self) -> None:
@@ -56,14 +56,14 @@ class DecodeSpec(Spec):
                 f"{{key}}={self.n_best}: there are at most as many sequences as beams "
                 f"({self.beams}); give more beams, or a temperature",
             )
-        usual = {own.name: own.default for own in dataclasses.fields(self)}
+        defaults = {one.name: one.default for one in dataclasses.fields(self)}
         for name in ("length_penalty", "stopping"):
-            if self.beams == 1 and getattr(self, name) != usual[name]:
+            if self.beams == 1 and getattr(self, name) != defaults[name]:
                 raise SpecError(name, "{key}: it is for beam search; beams=4")
 
 
 def decoding_settings(options: Mapping[str, str]) -> dict[str, Any]:
-    """The settings that options of a command line give, checked."""
+    """Returns the settings that options of a command line name, checked."""
     tree: dict[str, Any] = {}
     for name, text in options.items():
         try:

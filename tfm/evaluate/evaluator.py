@@ -9,6 +9,7 @@ from jax import Array
 
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Dataset
+from tfm.data.reader import Reader
 from tfm.metric import Metric, check_declared
 from tfm.objectives.base import Objective
 
@@ -43,7 +44,7 @@ class EvalContext:
     data: Callable[[str], Dataset]  # opens a split
     source: Callable[[str], Any]  # returns the Source of a split
     batch: int  # examples that are evaluated at a time
-    writer: Callable[[int | None], Any]  # generates text; for a mixture, of a given part
+    reader: Reader
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

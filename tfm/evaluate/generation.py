@@ -1,7 +1,7 @@
 """Generation: BLEU, chrF and exact matches of generated targets, by source length."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.dataset import Dataset
 from tfm.data.mixture import Mixture
+from tfm.data.reader import Reader
 from tfm.decode.spec import DecodeSpec
-from tfm.decode.writer import Prompt
+from tfm.decode.writer import Writer
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.metric import HIGH, Metric
 from tfm.objectives.base import EXACT, Objective
@@ -48,9 +49,9 @@ class Generation(Evaluator):
         return METRICS
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
-        if dataset.form != "pairs" or dataset.decode is None:
+        if dataset.form not in ("pairs", "vectors"):
             return "needs pairs of texts, a source and its target"
-        if not spec.decodes:
+        if not spec.decodes or not objective.writes:
             return "needs a model that generates text"
         to_spec(DecodeSpec, self.settings)
         return None
@@ -63,7 +64,7 @@ class Generation(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         source = context.source(self.split)
         scoring = Scoring(self.lower, self.tokenize)
-        tree = generation(context.writer, source, dataset, self.settings, scoring, context.batch)
+        tree = generation(context, source, dataset, self.settings, scoring)
         if isinstance(source, Mixture):
             parts = {name: _metrics(part) for name, part in tree.items()}
             means = {x.name: float(np.mean([p[x.name] for p in parts.values()])) for x in METRICS}
@@ -78,78 +79,64 @@ def _metrics(tree: dict[str, Any]) -> dict[str, float]:
 
 
 def generation(
-    text_writer: Callable[[int | None], Any],
+    context: EvalContext,
     source: Any,
     dataset: Dataset,
     settings: dict[str, Any],
     scoring: Scoring,
-    batch: int,
 ) -> dict[str, Any]:
     """Returns the scores of generated targets for the rows of `dataset`, which `source` opened; for
     a mixture, those of each part."""
     if isinstance(source, Mixture):
-        parts = list(dataset.parts.items())
-        if not parts:
+        if not dataset.parts:
             raise UserError("--generate: a mixture is measured on valid or test, part by part")
         return {
-            name: _measured(
-                text_writer(number if source.tells else None),
-                references(part),
-                *(part, settings, scoring, batch),
-            )
-            for number, (name, part) in enumerate(parts)
+            name: _measured(context, part, settings, scoring)
+            for name, part in dataset.parts.items()
         }
-    wanted = references(dataset)
-    return _measured(text_writer(None), wanted, dataset, settings, scoring, batch)
+    return _measured(context, dataset, settings, scoring)
 
 
-def references(dataset: Dataset) -> list[str]:
+def references(reader: Reader, dataset: Dataset) -> list[str]:
     """Returns the targets as the files have them. Targets that are not from files are decoded."""
     rows = np.arange(len(dataset))
     if dataset.target_texts is not None:
         return dataset.target_texts(rows)
-    target = dataset.take(rows).target
-    assert dataset.decode is not None
-    assert target is not None
-    return [dataset.decode(ids) for ids in target.split()]
+    examples = dataset.take(rows)
+    target = examples.tokens if examples.target is None else examples.target
+    return [reader.decode(ids) for ids in target.split()]
 
 
 def _measured(
-    writer: Any,
-    wanted: Sequence[str],
-    dataset: Dataset,
-    settings: dict[str, Any],
-    scoring: Scoring,
-    batch: int,
+    context: EvalContext, dataset: Dataset, settings: dict[str, Any], scoring: Scoring
 ) -> dict[str, Any]:
-    tokens = dataset.take(np.arange(len(dataset))).tokens
-    rows = np.split(tokens.ids, np.cumsum(tokens.lengths)[:-1])
-    if writer.first is not None:
-        prompts = [Prompt([writer.first], row.tolist()) for row in rows]
-    else:
-        prompts = [Prompt([*row.tolist(), *writer.after]) for row in rows]
-    if "max_new" not in settings:
-        rooms = [room for room in map(writer.writer.room, prompts) if room is not None]
-        settings = {**settings, "max_new": min([2 * dataset.max_target + 10, *rooms])}
-    spec = to_spec(DecodeSpec, settings, "--")
-    found = writer.writer.write(prompts, spec, batch)
+    objective, reader = context.objective, context.reader
+    examples = dataset.take(np.arange(len(dataset)))
+    sources: Any = examples.tokens.split() if examples.vectors is None else examples.vectors
+    prompts = [objective.begin(reader, one.tolist()) for one in sources]
+    ends = objective.ends(reader, prompts[0])
+    writer = Writer.of(context.spec, context.variables, ends, objective.prefix)
+    rooms = [room for room in map(writer.room, prompts) if room is not None]
+    most = min([2 * (dataset.max_target or dataset.max_length) + 10, *rooms])
+    spec = writer.settings(prompts, {"max_new": most, **settings})
+    written = [sequences[:1] for sequences in writer.write(prompts, spec, context.batch)]
     said = [
-        writer.text(prompt, ones[0].tokens if ones else [])
-        for prompt, ones in zip(prompts, found, strict=True)
+        objective.answer(reader, prompt, one[0].tokens if one else [])
+        for prompt, one in zip(prompts, written, strict=True)
     ]
-    cut = sum(not (ones and ones[0].ended) for ones in found)
+    wanted, lengths = references(reader, dataset), examples.tokens.lengths
     return {
         **scores(said, wanted, scoring),
-        "cut_at_max_new": cut,
+        "cut_at_max_new": sum(not (one and one[0].ended) for one in written),
         "settings": dataclasses.asdict(spec),
-        "by_source_length": by_length(said, wanted, tokens.lengths, scoring),
+        "by_source_length": by_length(said, wanted, lengths, scoring),
     }
 
 
 def scores(
     said: Sequence[str], wanted: Sequence[str], scoring: Scoring, signatures: bool = True
 ) -> dict[str, Any]:
-    """BLEU and chrF by sacrebleu, with its signatures (Post 2018), and the share of exact texts."""
+    """Computes BLEU and chrF by sacrebleu, with its signatures (Post 2018), and exact matches."""
     from sacrebleu.metrics import BLEU, CHRF
 
     if scoring.tokenize not in BLEU.TOKENIZERS:
@@ -168,7 +155,7 @@ def scores(
 
 
 def _exact(said: Sequence[str], wanted: Sequence[str], lower: bool) -> list[bool]:
-    """Spaces around a text do not count, nor its case with `lower`."""
+    """Compares texts without spaces around them and, with `lower`, without case."""
 
     def plain(text: str) -> str:
         return text.strip().lower() if lower else text.strip()

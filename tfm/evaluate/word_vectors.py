@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tfm.config.names import UserError
+from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Dataset
 from tfm.data.files import find
+from tfm.data.reader import Reader
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.metric import HIGH, LOW, Metric
 from tfm.objectives.base import ACCURACY, Objective
@@ -40,19 +41,19 @@ class WordVectors(Evaluator):
         params = context.variables["params"]
         input_VD = np.asarray(params["input"])
         output_VD = np.asarray(params.get("output", input_VD))
-        ids = word_ids(dataset) if self.files else {}
+        ids = word_ids(context.reader) if self.files else {}
         vocab = slice(0, dataset.vocab)
         identity = near_identity(input_VD[vocab], output_VD[vocab])
         return Result(identity, {path: measured(input_VD, ids, path) for path in self.files})
 
 
-def word_ids(dataset: Dataset) -> dict[str, int]:
-    """Returns the id of each word in lower case; the first one if words differ only in case."""
-    if dataset.decode is None:
+def word_ids(reader: Reader) -> dict[str, int]:
+    """Returns the id of each word in lower case; of words that differ in case only, the first."""
+    if reader.numbers:
         raise UserError("the data have no words: their ids cannot be decoded")
     ids: dict[str, int] = {}
-    for id_ in range(dataset.vocab):
-        ids.setdefault(dataset.decode([id_]).strip().lower(), id_)
+    for id_ in range(reader.vocab):
+        ids.setdefault(reader.decode([id_]).strip().lower(), id_)
     return ids
 
 
@@ -142,6 +143,43 @@ def nearest(
     cosine_V[list(ids)] = -np.inf
     order = np.argsort(-cosine_V, kind="stable")[: min(top, len(cosine_V) - len(set(ids)))]
     return [(int(id_), float(cosine_V[id_])) for id_ in order]
+
+
+def vectors_of(loaded: Any) -> np.ndarray:
+    """Returns the vectors of a model's tokens (VD)."""
+    for path in (
+        ("input",),
+        ("embed", "token", "embedding"),
+        ("source_embed", "token", "embedding"),
+    ):
+        table: Any = loaded.params
+        for key in path:
+            table = table.get(key) if isinstance(table, dict) else None
+        if table is not None:
+            return np.asarray(table, np.float32)
+    raise UserError(f"{loaded.folder}: its model has no vectors of tokens")
+
+
+def neighbors(loaded: Any, words: Sequence[str], top: int = 10) -> list[dict[str, Any]]:
+    """Returns the words nearest to one word, or to b − a + c of three, with their cosines."""
+    reader, vectors_VD = loaded.reader, vectors_of(loaded)
+    count = min(reader.vocab, len(vectors_VD))
+    spelled = [name.strip() for name in reader.names(range(count))]
+    ids: dict[str, int] = {}
+    for spelling in (spelled, [word.lower() for word in spelled]):
+        for id_, word in enumerate(spelling):
+            ids.setdefault(word, id_)
+    asked = [ids.get(word, ids.get(word.lower(), -1)) for word in words]
+    if -1 in asked:
+        word = words[asked.index(-1)]
+        hint = suggest(word, ids)
+        near = hint if "did you mean" in hint else ""
+        raise UserError(f"the run has no vector for {word!r}{near}")
+    signs = [1.0] if len(asked) == 1 else [-1.0, 1.0, 1.0]
+    return [
+        {"word": spelled[id_], "id": id_, "cosine": cosine}
+        for id_, cosine in nearest(vectors_VD[:count], asked, signs, top)
+    ]
 
 
 def near_identity(input_VD: np.ndarray, output_VD: np.ndarray) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a model does with one text: everything that the page shows, as arrays and plain data."""
+"""Explains what a model does with one text: all that the page shows, as arrays and plain data."""
 
 import dataclasses
 import math
@@ -9,19 +9,16 @@ import numpy as np
 
 from tfm.config.names import UserError
 from tfm.explain import formulas, heads
-from tfm.explain.continuations import Continuation, continuations, write
 from tfm.explain.forward import Arrays, Forward, Site, forward
 from tfm.explain.passage import (
-    CLASSIFIERS,
-    WRITERS,
+    Continuation,
     Passage,
     class_names,
+    continuations,
+    follows,
     passage,
-    with_target,
-    writes_on,
 )
 from tfm.explain.terms import Term, bias_by_distance, terms
-from tfm.explain.vocabulary import Vocabulary, of_run
 from tfm.explain.walk import Picture, Walk, walks
 from tfm.models.spec import TransformerSpec
 from tfm.run.load import LoadedRun
@@ -32,14 +29,14 @@ NAMED = 100  # candidates whose names are held, of a large vocabulary
 
 @dataclasses.dataclass
 class Look:
-    """A site with what was found out about its heads."""
+    """A site with the statistics of its heads."""
 
     site: Site
     heads: list[list[dict[str, Any]]]  # by layer and head
     value_norms: np.ndarray | None  # NHS
     terms: dict[str, Term]  # of the first layer's score
     formulas: dict[str, str]  # by map
-    muted: str  # what was done to a head that was silenced
+    muted: str  # how a head was silenced
 
 
 @dataclasses.dataclass
@@ -79,13 +76,10 @@ def explain(
     second: str | None = None,
     layers: list[int] | None = None,
 ) -> Explanation:
-    """One forward pass over a text, and what each head is worth."""
-    words, spec = of_run(loaded), loaded.spec
-    read = passage(loaded, words, text, target, second)
-    notes = list(loaded.messages)
-    if spec.family in WRITERS and target is None:
-        read = with_target(read, words, *write(loaded, read, words))
-        notes.append("The target was written by the model itself, greedily (--target gives one).")
+    """Runs one forward pass over a text, and measures what each head is worth."""
+    spec = loaded.spec
+    read, notes = passage(loaded, text, target, second)
+    notes = [*loaded.messages, *notes]
     if layers is not None:
         notes.append(f"Shown are the layers {', '.join(map(str, layers))} (--layers).")
     found = forward(loaded, read, layers)
@@ -93,7 +87,7 @@ def explain(
         raise UserError(
             f"{loaded.folder}: the model gives numbers that are not finite: it diverged"
         )
-    if spec.family == "encoder" and not spec.outputs:  # type: ignore[attr-defined]
+    if getattr(spec, "outputs", None) == ():
         found.logits = None
         notes.append("The model gives states and no prediction, so there is no loss.")
     if found.logits is not None and (read.labels is None or np.all(read.labels < 0)):
@@ -111,14 +105,14 @@ def explain(
         facts=_facts(loaded, found),
         notes=notes,
         sequences={
-            name: list(zip(words.names(ids), ids, strict=True))
+            name: list(zip(loaded.reader.names(ids), ids, strict=True))
             for name, ids in read.sequences.items()
         },
         forward=found,
         looks=looks,
         walks=walks(spec, found, _embedded(loaded, read)),
         pictures=_positions(found, looks),
-        next=_next(loaded, read, words, found),
+        next=_next(loaded, read, found),
         loss=loss,
         loss_of=read.loss_of,
     )
@@ -154,10 +148,10 @@ def _look(
 
 
 def _embedded(loaded: LoadedRun, read: Passage) -> dict[str, np.ndarray]:
-    """The embeddings of models that do not capture them."""
+    """Returns the embeddings of recurrent models, which do not capture them."""
     spec, model = loaded.spec, loaded.model
     names = {"tokens": "embed", "source": "source_embed", "target": "target_embed"}
-    if isinstance(spec, TransformerSpec) or spec.family in CLASSIFIERS:
+    if getattr(spec, "cell", None) is None:
         return {}
     return {
         sequence: np.asarray(
@@ -199,61 +193,44 @@ def _positions(found: Forward, looks: list[Look]) -> list[tuple[str, str, Pictur
     return out
 
 
-def _next(loaded: LoadedRun, read: Passage, words: Vocabulary, found: Forward) -> Next | None:
+def _next(loaded: LoadedRun, read: Passage, found: Forward) -> Next | None:
     if found.logits is None or found.logits.shape[1] < 2:
         return None
     logits = found.logits
     length = len(read.sequences[read.written])
-    rows, start, follows = [], None, writes_on(loaded)
-    names = class_names(loaded, words, logits.shape[1])
+    rows, start, reader = [], None, loaded.reader
+    names = class_names(loaded, logits.shape[1])
     if len(logits) == length:
-        order = _asked(loaded, read, words)
+        order = _asked(loaded, read)
         order = order[: max(1, HELD_LOGITS // logits.shape[1])]
         rows, start = sorted(order), order[0]
         logits = logits[np.array(rows)]
     wanted: Any = range(logits.shape[1])
     if logits.shape[1] > 2000:
         wanted = np.unique(np.argsort(-logits, 1)[:, :NAMED])
-    texts = words.names(wanted) if names is None else [names[i] for i in wanted]
+    texts = reader.names(wanted) if names is None else [names[i] for i in wanted]
     goes_on: list[Continuation] = []
-    if follows:
-        goes_on = continuations(loaded, read, words, found.logits[-1])
+    if follows(loaded):
+        goes_on = continuations(loaded, read, found.logits[-1])
         texts_of = {id_ for one in goes_on for id_ in one.ids}
         extra = sorted(texts_of - set(map(int, wanted)))
-        texts = [*texts, *(words.names(extra) if names is None else [names[i] for i in extra])]
+        texts = [*texts, *(reader.names(extra) if names is None else [names[i] for i in extra])]
         wanted = [*map(int, wanted), *extra]
     named = {int(id_): text for id_, text in zip(wanted, texts, strict=True)}
-    return Next(rows, start, follows, logits, named, read.written, names is not None, goes_on)
+    return Next(
+        rows, start, follows(loaded), logits, named, read.written, names is not None, goes_on
+    )
 
 
-def _asked(loaded: LoadedRun, read: Passage, words: Vocabulary) -> list[int]:
-    """The positions at which something is predicted, that to be shown first before the others: the
-    last of a text that goes on, a mask, or the first that is scored in training."""
-    ids = read.sequences[read.written]
-    rows = list(range(len(ids)))
-    if writes_on(loaded):
+def _asked(loaded: LoadedRun, read: Passage) -> list[int]:
+    """Returns the positions at which something is predicted, the one to be shown first in front:
+    the last of a text that is continued, a mask, or the first word."""
+    rows = list(range(len(read.sequences[read.written])))
+    if follows(loaded):
         return rows[::-1]
-    masks = [t for t in rows if ids[t] == words.special.mask]
-    if masks:
-        return [*masks, *(t for t in rows if t not in masks)]
-    asked = rows if read.asked is None else read.asked
-    unscored = _unscored(loaded)
-    return [t for t in asked if ids[t] not in unscored] or asked
-
-
-def _unscored(loaded: LoadedRun, examples: int = 512) -> set[int]:
-    """Of tags: ids that are in the training data, but never have one there."""
-    if loaded.run is None:
-        return set()
-    try:
-        train = loaded.data["train"]
-    except UserError:  # its files are not here
-        return set()
-    found = train.take(np.arange(min(examples, len(train))))
-    if found.scored is None:
-        return set()
-    scored = found.tokens.ids[found.scored]
-    return set(found.tokens.ids.tolist()) - set(scored.tolist())
+    asked = read.asked or []
+    others = [] if loaded.objective.tags else [t for t in rows if t not in asked]
+    return [*asked, *others]
 
 
 def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:
@@ -272,12 +249,13 @@ def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:
         facts["position"] = str(spec.position.scheme)
     if hasattr(spec, "mixer") and spec.mixer != "attention":
         facts["mixer"] = str(spec.mixer)
-    facts["step"] = "imported" if loaded.run is None else f"{loaded.step:,}"
+    imported = loaded.run.data.dataset == "none"
+    facts["step"] = "imported" if imported else f"{loaded.step:,}"
     return facts
 
 
 def numbers(found: Explanation) -> Arrays:
-    """All that was computed, by name, for an .npz file."""
+    """Returns all that was computed, by name, for an .npz file."""
     out: Arrays = {}
     for side, arrays in found.forward.sides.items():
         out |= {f"{side}.{name}": x for name, x in arrays.items()}

@@ -1,4 +1,4 @@
-"""One forward pass, with all that its layers can tell, as NumPy arrays of one example."""
+"""One forward pass with all intermediates of its layers, as NumPy arrays of one example."""
 
 import dataclasses
 import functools
@@ -10,11 +10,11 @@ import numpy as np
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
-from tfm.explain.passage import WRITERS, Passage
+from tfm.explain.passage import Passage
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.recurrent import CELLS
 from tfm.layers.stack import SCANNED
-from tfm.models.spec import EncoderDecoderSpec, SeqToSeqSpec, TransformerSpec
+from tfm.models.spec import SeqToSeqSpec, TransformerSpec
 from tfm.run.load import LoadedRun
 
 Arrays = dict[str, np.ndarray]
@@ -53,7 +53,7 @@ class Forward:
 
 
 def captured(spec: Any) -> tuple[str, ...]:
-    """All that a model can tell."""
+    """Returns the names of all intermediates that a model has."""
     if isinstance(spec, TransformerSpec):
         return "states", "details"
     gates = ("gates",) if getattr(spec, "cell", None) and CELLS[spec.cell].gates else ()
@@ -62,7 +62,7 @@ def captured(spec: Any) -> tuple[str, ...]:
 
 
 def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None) -> Forward:
-    """With `layers`, only those of each stack are kept."""
+    """Runs the model over a passage. With `layers`, keeps only those of each stack."""
     spec = loaded.spec
     names = captured(spec)
 
@@ -73,7 +73,7 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
     out, intermediates = run(loaded.variables, passage.inputs, names)
     intermediates.pop("losses", None)
     sides = {spec.family: intermediates}
-    if spec.family in WRITERS:  # which jax.jit returns in the order of the alphabet
+    if spec.has_source:  # which jax.jit returns in the order of the alphabet
         sides = {side: intermediates[side] for side in ("encoder", "decoder")}
     kept = {side: _kept(arrays, side, layers) for side, arrays in sides.items()}
     if isinstance(spec, SeqToSeqSpec):
@@ -82,12 +82,12 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
         sites = _sites(spec, kept, layers)
     else:
         sites = []
-    return Forward(_logits(out), kept, sites)
+    return Forward(_logits(out, loaded.objective.output), kept, sites)
 
 
 def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arrays:
-    """The example's arrays, without its axis, as float32; of layers, those that are wanted."""
-    found = {}
+    """Returns the arrays of the one example, as float32, and of layers those in `layers`."""
+    kept = {}
     for name, array in arrays.items():
         stem, _, axes = name.rpartition("_")
         real = jnp.issubdtype(array.dtype, jnp.floating)
@@ -101,19 +101,19 @@ def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arr
                 )
             x = x if layers is None else x[np.array(layers)]
         place = axes.find("B")
-        found[f"{stem}_{axes.replace('B', '')}"] = x if place < 0 else np.take(x, 0, place)
-    return found
+        kept[f"{stem}_{axes.replace('B', '')}"] = x if place < 0 else np.take(x, 0, place)
+    return kept
 
 
-def _logits(out: Any) -> np.ndarray:
+def _logits(out: Any, output: str | None) -> np.ndarray:
     if isinstance(out, Mapping):  # of several outputs
-        out = out.get("masked_lm", next(iter(out.values())))
+        out = out[output]
     x = np.asarray(out, np.float32)[0]
     return x if x.ndim == 2 else x[None]
 
 
 def _sites(spec: Any, sides: dict[str, Arrays], layers: list[int] | None) -> list[Site]:
-    both = isinstance(spec, EncoderDecoderSpec)
+    both = spec.has_source
     cross = getattr(spec, "cross", None) or spec.attention
     found = []
     for side, arrays in sides.items():
@@ -141,7 +141,7 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _alignment(spec: SeqToSeqSpec, decoder: Arrays) -> list[Site]:
-    """The attention of a recurrent decoder, as that of one layer."""
+    """Returns the attention of a recurrent decoder, as that of one layer."""
     own = {name: x for name, x in decoder.items() if not name.rpartition("_")[2].startswith("N")}
     part = _part({name.replace("_", "_N"): x[None] for name, x in own.items()}, "")
     if "weights_NHTS" not in part:
@@ -151,15 +151,15 @@ def _alignment(spec: SeqToSeqSpec, decoder: Arrays) -> list[Site]:
 
 
 def layer_params(params: Any, stack: str, layer: int) -> Any:
-    """The parameters of one layer, whether layers are scanned or not."""
-    own = params[stack]
-    if SCANNED in own:
-        return jax.tree.map(lambda leaf: leaf[layer], own[SCANNED])
-    return own[f"layer_{layer}"]
+    """Returns the parameters of one layer, whether layers are scanned or not."""
+    layers = params[stack]
+    if SCANNED in layers:
+        return jax.tree.map(lambda leaf: leaf[layer], layers[SCANNED])
+    return layers[f"layer_{layer}"]
 
 
 def site_params(params: Any, site: Site, layer: int) -> Any:
-    """The parameters of an attention."""
+    """Returns the parameters of an attention."""
     if not site.stack:
         return params[site.branch]
     return layer_params(params, site.stack, layer)[site.branch]

@@ -7,8 +7,7 @@ import numpy as np
 
 from tfm.explain import formulas
 from tfm.explain.forward import Arrays, Forward, Site
-from tfm.explain.passage import WRITERS
-from tfm.models.spec import TransformerSpec
+from tfm.models.spec import BagSpec, SeqToSeqSpec, TransformerSpec
 
 
 @dataclasses.dataclass
@@ -46,9 +45,7 @@ def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Wa
     """One for each side. `embedded` are embeddings that a model does not capture, by sequence."""
     out = []
     for side, arrays in found.sides.items():
-        rows = (
-            {"encoder": "source", "decoder": "target"}[side] if spec.family in WRITERS else "tokens"
-        )
+        rows = {"encoder": "source", "decoder": "target"}[side] if spec.has_source else "tokens"
         stages = [
             Stage("pieces", "Text → pieces → ids", "text = piece₁ piece₂ …,  id = its number",
                   "The tokenizer cuts the text into pieces. To the model each is a number.",
@@ -59,8 +56,8 @@ def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Wa
             stages += _transformer(spec, side, rows, arrays, sites)
         else:
             stages += _plain(spec, rows, arrays, embedded.get(rows), sites if side != "encoder" or
-                             spec.family not in WRITERS else {})  # fmt: skip
-        if found.logits is not None and (side == "decoder" or spec.family not in WRITERS):
+                             not spec.has_source else {})  # fmt: skip
+        if found.logits is not None and (side == "decoder" or not spec.has_source):
             stages += _end(spec, rows, found.logits)
         title = {"encoder": "Encoder", "decoder": "Decoder"}.get(side, side.capitalize())
         out.append(Walk(side, title, stages))
@@ -72,17 +69,17 @@ def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
     formula = "logits = x W_head"
     if getattr(spec, "tied", False):
         formula += ",  W_head = Eᵀ, the embedding"
-    outputs = spec.outputs if spec.family == "encoder" else ()
+    outputs = getattr(spec, "outputs", ())
     if "masked_lm" in outputs:
         formula = "logits = norm(f(x W + b)) Eᵀ + c,  E: the embedding,  f: an activation"
     elif outputs and "tag" not in outputs:
         formula = "logits = x_0 W + b,  x_0: the state of the first token"
         if spec.pooler:
             formula = "logits = tanh(x_0 W_p + b_p) W + b,  x_0: the state of the first token"
-    if spec.family == "seq2seq":
+    if isinstance(spec, SeqToSeqSpec):
         formula = "logits = V tanh(W [c_t; h_t]) + b,  c_t: what the attention found"
     title = "What comes next"
-    if spec.family == "encoder" and "masked_lm" in spec.outputs:
+    if "masked_lm" in outputs:
         title = "Which token stands here?"
     elif getattr(spec, "classes", None):
         title = "Which class?"
@@ -272,7 +269,7 @@ def _plain(
             x_TD = x if axes == "TD" else x[None]
             of = rows if axes == "TD" and embedded is not None and len(x) == len(embedded) else ""
             title = "The greatest of each channel" if stem == "pooled" else f"Layer {stem[7:]}"
-            if spec.family == "bag" and stem == "states_0":
+            if isinstance(spec, BagSpec) and stem == "states_0":
                 title = "The mean of the embeddings"
             stages.append(Stage(stem, title, "", "", [Picture("x", axes, x_TD, of)]))
     return stages

@@ -13,9 +13,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import tokenizers
 
 from tfm.config.names import UserError, pick
 from tfm.config.spec import to_tree
+from tfm.data.reader import Reader, of_huggingface
+from tfm.data.tokenizers.published import of_rules
 from tfm.data.tokenizers.tokenizer import Tokenizer, tokenizer_of
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.run.checkpoint import Checkpoints
@@ -37,7 +40,7 @@ SHARD = 5 * 10**9  # bytes in a file, about
 
 
 def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
-    """A Hugging Face folder as a run folder: config.json, params, tokenizer."""
+    """Imports a Hugging Face folder as a run folder, with an objective and a reader."""
     folder = pathlib.Path(source)
     check_path(workdir)
     _check_empty(workdir)
@@ -46,10 +49,23 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
     files = weight_files(folder)
     spec, params = from_huggingface(config, read_tensors(files), wanted)
     tokenizer = _read_files(folder / name for name in TOKENIZER)
+    objective, form = objective_of(spec)
+    reader = _reader(folder, config, tokenizer, spec.vocab or 0, form)
+    run = {
+        "objective": objective,
+        "model": to_tree(spec),
+        "data": {
+            "dataset": "none",
+            "tokenizer": None if reader.numbers else f"of_run(path={str(workdir)!r})",
+        },
+        "train": {"steps": 1},
+    }
+    data = {"fingerprint": "", "vocab": reader.vocab, "vocabulary": reader.vocabulary}
     hashes = {path.name: _sha256(path) for path in (folder / "config.json", *files)}
     hashes |= {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.items()}
     with _new_folder(workdir) as new:
-        _write_json(new / "config.json", {"format": FORMAT, "model": to_tree(spec)})
+        _write_json(new / "config.json", {"format": FORMAT, **run})
+        _write_json(new / "data.json", {**data, "reader": reader.to_tree()})
         _write_json(new / "huggingface.json", config)
         _write_json(new / "imported.json", {"sha256": hashes})
         checkpoints = Checkpoints(new)
@@ -62,10 +78,52 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
     return pathlib.Path(workdir)
 
 
+def objective_of(spec: Any) -> tuple[str, str]:
+    """Returns the objective by which an imported model reads texts, and the form of its data. Of
+    several outputs, the first of these counts."""
+    if spec.has_source:
+        return "seq2seq", "pairs"
+    if spec.decodes:
+        return "next_token", "text"
+    types = "(types=True)" if getattr(spec, "types", 0) > 1 else ""
+    for output, objective, form in (
+        ("masked_lm", "masked_lm", "text"),
+        ("tag", "tag", "tags"),
+        ("classify", f"classify{types}", "labels"),
+        ("pair", "pair", "labels"),
+    ):
+        if output in getattr(spec, "outputs", ()):
+            return objective, form
+    return "masked_lm", "text"  # it has states and no output
+
+
+def _reader(
+    folder: pathlib.Path,
+    config: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    vocab: int,
+    form: str,
+) -> Reader:
+    """Builds the reader from tokenizer.json, config.json and generation_config.json."""
+    tokenizer, more = None, {}
+    if "tokenizer.json" in files:
+        try:
+            tokenizer = of_rules(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
+        except Exception as e:  # the library raises `Exception` itself
+            raise UserError(f"{folder / 'tokenizer.json'} cannot be read: {e}") from e
+    if "generation_config.json" in files:
+        more = _read_json(folder / "generation_config.json")
+    more = {key: value for key, value in more.items() if value is not None}
+    try:
+        return of_huggingface(tokenizer, {**config, **more}, vocab, form)
+    except UserError as e:
+        raise UserError(f"{folder}: {e}") from e
+
+
 def export_folder(
     workdir: str, target: str, checkpoint: str = "best", trust: bool = False
 ) -> pathlib.Path:
-    """A run folder as one that transformers loads."""
+    """Exports a run folder as one that transformers loads."""
     folder = pathlib.Path(workdir)
     _check_empty(target)
     run = load(folder, checkpoint, trust)
@@ -85,7 +143,7 @@ def export_folder(
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     _check_hashes(folder, tokenizer)
     learned = learned_tokenizer(folder)
-    if learned is not None:
+    if learned is not None and not tokenizer:
         tokenizer = {name: text.encode() for name, text in learned.huggingface().items()}
     with _new_folder(target) as new:
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
@@ -96,7 +154,7 @@ def export_folder(
 
 
 def learned_tokenizer(folder: pathlib.Path) -> Tokenizer | None:
-    """The tokenizer of a run; an imported model has none of ours."""
+    """Returns the tokenizer of a run, if it has one."""
     return tokenizer_of((Folder(folder).read("data.json") or {}).get("vocabulary"))
 
 

@@ -144,18 +144,9 @@ def slots(spec: BlockSpec, mask: Mask, length: int) -> int:
     return length if window is None else min(length, window + 1)
 
 
-def check_cacheable(spec: BlockSpec, mask: Named, scheme: Named, length: int) -> None:
+def check_cacheable(spec: Any, mask: Named, scheme: Named, length: int) -> None:
     """Raises if the model cannot decode token by token; the error gives the reason."""
-    mixer, norm = spec.used_mixer, spec.norm.kind.entry
-    reason = None
-    if mixer is not None and not mixer.cacheable:
-        reason = f"mixer={spec.mixer!r} mixes the whole sequence at once"
-    elif norm is not None and not norm.causal:
-        reason = f"norm.kind={spec.norm.kind!r} sees later tokens"
-    elif spec.attends and not mask.entry.is_causal(max(length, 64)):
-        reason = f"mask={mask!r} shows later tokens"
-    elif spec.attends and spec.attention and not spec.attention.score.entry.cacheable:
-        reason = f"attention.score={spec.attention.score!r} is not cacheable"
+    reason = spec.why_uncacheable(mask, length)
     if reason is not None:
         raise UserError(f"this model cannot decode with a cache: {reason}")
     if scheme.entry.params.keys() & {"w_LD"} and length > spec.max_length:

@@ -45,7 +45,7 @@ class ModelSpec(Spec):
     like = ""  # a family with the same inputs and outputs, whose objectives it can be trained with
     has_source = False  # reads a source and predicts a target
     word_vectors = False  # its parameters are one or two matrices of word vectors
-    decodes = False  # predicts next tokens: its module has `init_cache` and `decode`
+    decodes = False  # predicts next tokens: its module decodes, unless it is `uncacheable`
     from_vector = False  # starts from a vector (1:N)
     classifies = False  # predicts classes, for the whole input or for each token
     fills = False  # predicts hidden tokens of its input
@@ -53,6 +53,7 @@ class ModelSpec(Spec):
     packs = False  # accepts segments, so one row may hold several examples
     max_length = cast(Any, None)  # longest input that it accepts; None: any
     needed: ClassVar[tuple[str, ...]] = ("vocab",)  # sizes that must be known to build it
+    uncacheable = cast("str | None", None)  # why it cannot decode with a cache; None: it can
 
     @classmethod
     def families(cls) -> Iterable[str]:
@@ -142,6 +143,19 @@ class TransformerSpec(BlockSpec, ModelSpec):  # type: ignore[override]
     ties = False  # the head is the embedding
     drops_head = False
 
+    def why_uncacheable(self, mask: Named, length: int = 64) -> str | None:
+        """Returns why tokens under this mask cannot be decoded with a cache, or None."""
+        mixer, norm = self.used_mixer, self.norm.kind.entry
+        if mixer is not None and not mixer.cacheable:
+            return f"mixer={self.mixer!r} mixes the whole sequence at once"
+        if norm is not None and not norm.causal:
+            return f"norm.kind={self.norm.kind!r} sees later tokens"
+        if self.attends and not mask.entry.is_causal(max(length, 64)):
+            return f"mask={mask!r} shows later tokens"
+        if self.attends and self.attention and not self.attention.score.entry.cacheable:
+            return f"attention.score={self.attention.score!r} is not cacheable"
+        return None
+
     @property
     def embed_dims(self) -> Dims:
         """Dims of the embeddings, without concatenated positions."""
@@ -211,6 +225,10 @@ class DecoderSpec(TransformerSpec):
     tied: bool = True  # the head is the embedding
 
     @property
+    def uncacheable(self) -> str | None:  # type: ignore[override]
+        return self.why_uncacheable(self.mask)
+
+    @property
     def ties(self) -> bool:  # type: ignore[override]
         return self.tied
 
@@ -232,6 +250,10 @@ class EncoderDecoderSpec(TransformerSpec):
     decoder_vocab: int | None = size(None)  # of a decoder with its own embedding; None: vocab
     tied: bool = True  # the head is the (decoder's) embedding
     scale_head: bool = False  # states by 1/√width before the head (T5 v1.0)
+
+    @property
+    def uncacheable(self) -> str | None:  # type: ignore[override]
+        return self.why_uncacheable(self.decoder_mask)
 
     def check(self) -> None:
         super().check()
@@ -295,7 +317,11 @@ class RecurrentSpec(PlainSpec):
 
     @property
     def decodes(self) -> bool:  # type: ignore[override]
-        return not self.classifies and not self.bidirectional
+        return not self.classifies
+
+    @property
+    def uncacheable(self) -> str | None:  # type: ignore[override]
+        return "it also reads backwards" if self.bidirectional else None
 
     @property
     def from_vector(self) -> bool:  # type: ignore[override]

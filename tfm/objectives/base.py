@@ -1,7 +1,7 @@
-"""What an objective is: how examples become a batch, and what is counted of a model's answers."""
+"""The base of all objectives: examples to batches, text to prompts, outputs to answers."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import flax.struct
@@ -12,7 +12,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
-from tfm.data.dataset import FORMS, Dataset, Examples
+from tfm.data.dataset import FIRST, FORMS, Dataset, Examples
+from tfm.data.reader import Prompt, Reader
 from tfm.metric import HIGH, LOW, Metric
 from tfm.ops.fast import argmax_last, log_loss
 
@@ -21,11 +22,15 @@ LOSS = Metric("loss", LOW, unit="nats", headline=True)
 PERPLEXITY = Metric("perplexity", LOW, least=1.0)
 ACCURACY = Metric("accuracy", HIGH, most=1.0, headline=True)
 EXACT = Metric("exact", HIGH, most=1.0, headline=True)  # the share of examples without an error
+BITS = (
+    Metric("bits_per_byte", LOW, unit="bits", headline=True),
+    Metric("bits_per_word", LOW, unit="bits"),
+)
 COUNTED = ("loss", "correct", "count")  # the sums that every objective has
 
 
 class Batch(flax.struct.PyTreeNode):
-    """`inputs` by the names of the model's arguments; what is right; how much each answer counts.
+    """Inputs by the names of the model's arguments, labels, and the weight of each label.
 
     Labels and weights have the shape of the logits without their last axis.
     """
@@ -45,24 +50,36 @@ class Targets(NamedTuple):
 
 
 class Objective:
-    """The base of all objectives. A frozen dataclass where it has options."""
+    """The base of all objectives. A frozen dataclass where it has options.
+
+    An objective has two directions. `prepare` turns examples into a batch to learn from, `loss`
+    and `metrics` score the outputs. `prompt` turns a text into what a trained model reads, and
+    `answer` turns its outputs, or the tokens that it wrote, into what a person asked for.
+    """
 
     families: ClassVar[tuple[str, ...]]  # of models
     forms: ClassVar[tuple[str, ...]]  # of data
     labels_in: ClassVar[str | None] = None  # the input that holds each label, one place later
     by_position: ClassVar[bool] = False  # a label for each position, from its logits alone
-    smooths: bool = True  # whether its labels can be smoothed
+    smooths: bool = True  # its labels can be smoothed
     same_vocab: ClassVar[bool] = False  # data of another size would be shown with other ids
     chooses: bool = True  # its labels are answers, of which one may be the most frequent
     pads: ClassVar[bool] = False  # its rows differ in length, even if the examples do not
+    # What a trained model can do: write tokens one by one, fill masks, classify texts, tag words.
+    writes: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
+    classifies: ClassVar[bool] = False
+    tags: ClassVar[bool] = False
+    prefix: ClassVar[bool] = False  # the tokens of a prompt see one another
+    output: ClassVar[str | None] = None  # the output that it reads, of models with several
 
     @property
     def head(self) -> Mapping[str, Any]:
         """The settings that a model needs, where its family has them."""
-        return {}
+        return {} if self.output is None else {"outputs": (self.output,)}
 
     def refuses(self, dataset: Dataset) -> str | None:
-        """Why this data cannot be shown, or None."""
+        """Returns why this data cannot be shown, or None."""
         if dataset.form in self.forms:
             return None
         return (
@@ -71,37 +88,42 @@ class Objective:
         )
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
-        """The least sizes that a model must have, by the names of its settings."""
-        return {"vocab": dataset.vocab}
+        """Returns the least sizes that a model must have, by the names of its settings."""
+        return {"vocab": dataset.vocab + len(self.added(dataset))}
+
+    def added(self, dataset: Dataset) -> tuple[str, ...]:
+        """Returns the names of the ids that the objective adds after those of the data."""
+        return ()
 
     def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
-        """The batch that shows these examples. All that is random comes from `rng`, which is a
-        function of (seed, step). Shapes depend on `dataset` alone."""
+        """Returns the batch that shows these examples. All that is random comes from `rng`, which
+        is a function of (seed, step). Shapes depend on `dataset` alone."""
         raise NotImplementedError
 
     def shown(
         self, examples: Examples, dataset: Dataset, rng: np.random.Generator
     ) -> np.ndarray | bool:
-        """Which labels of the batch that `prepare` makes from the same `rng` a model is shown on
-        purpose: True for all, or an array as the labels. No other may be seen in the inputs (but in
-        `labels_in`): that is proved before the first step."""
+        """Returns which labels a model is shown on purpose, in the batch that `prepare` makes from
+        the same `rng`: True for all, or an array like the labels. No other may be seen in the
+        inputs (except in `labels_in`): that is proved before the first step."""
         return False
 
     def loss(
         self, logits: Array, batch: Batch, label_smoothing: Array | None = None
     ) -> dict[str, Array]:
-        """Sums for each example: loss, correct answers, count; and, if it is asked for, the
-        smoothed loss. More by other names are for `per_example`: B, or BT for each position."""
+        """Returns sums for each example: loss, correct answers, count and, with
+        `label_smoothing`, the smoothed loss. Others are for `per_example`: B, or BT for each
+        position."""
         return cross_entropy(logits, batch, label_smoothing)
 
     def per_example(self, sums: Sums, dataset: Dataset) -> Sums:
-        """What `metrics` needs of each example, once it is known what the ids stand for."""
+        """Returns what `metrics` needs of each example, once the meaning of the ids is known."""
         return sums
 
     def predicted(
         self, examples: Examples, dataset: Dataset, rng: np.random.Generator
     ) -> "Targets":
-        """Of text: which tokens `prepare` hides and asks for, given the same `rng`."""
+        """Returns which tokens of text `prepare` hides and asks for, given the same `rng`."""
         raise NotImplementedError
 
     def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
@@ -109,7 +131,7 @@ class Objective:
         return LOSS, PERPLEXITY, ACCURACY, EXACT
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
-        """Loss per token and what follows from it; accuracy per token and per example."""
+        """Returns loss and perplexity per token, and accuracy per token and per example."""
         total = {name: float(np.sum(x)) for name, x in sums.items()}
         if not total["count"]:
             raise UserError("no token of the data is scored: evaluate more examples, or mask more")
@@ -121,10 +143,50 @@ class Objective:
             "exact": float(np.mean(sums["correct"] == sums["count"])),
         }
 
+    def prompt(
+        self,
+        reader: Reader,
+        text: str | None,
+        *,
+        second: str | None = None,
+        target: str | None = None,
+        task: int | None = None,
+    ) -> Prompt:
+        """Returns what a model reads for a text, or for two sentences; without a text, the token
+        that begins one. With `target`, the answer is a part of the prompt. `task` is the number of
+        a task of a mixture."""
+        raise UserError("this objective does not say what a model reads for a text: no prompt()")
+
+    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
+        """Returns the prompt for an example of the data: its ids, or its vector."""
+        raise NotImplementedError
+
+    def ends(self, reader: Reader, prompt: Prompt) -> tuple[int, ...]:
+        """Returns the ids of which any ends what is written."""
+        return reader.ends
+
+    def continues(self, reader: Reader) -> bool:
+        """Returns whether what is written continues the text, rather than answers it."""
+        return False
+
+    def answer(self, reader: Reader, prompt: Prompt, output: Any) -> Any:
+        """Returns what a person asked for. `output` are the tokens that were written, or the
+        logits."""
+        tokens = [id_ for id_ in output if id_ not in self.ends(reader, prompt)]
+        return reader.decode(tokens)
+
+    def filled(
+        self, reader: Reader, prompt: Prompt, output: Any, top: int
+    ) -> list[list[dict[str, Any]]]:
+        """Returns what may stand for each mask of a text, the `top` most likely first. `output`
+        are the logits or, if the model writes, pairs of tokens and their log-probability."""
+        raise NotImplementedError
+
 
 def cross_entropy(
     logits: Array, batch: Batch, label_smoothing: Array | None = None
 ) -> dict[str, Array]:
+    """Returns loss, correct answers and count of each example."""
     loss = log_loss(logits, batch.labels)
     correct = (argmax_last(logits) == batch.labels).astype(jnp.float32)
     out = {"loss": loss, "correct": correct, "count": jnp.ones_like(loss)}
@@ -184,31 +246,30 @@ def chunked_loss(
     label_smoothing: Array | None,
     length: int,
 ) -> dict[str, Array]:
-    """`objective.loss` of `logits(x)`, `length` positions at a time: the logits of all others are
-    not held, and are made again for the gradient.
+    """Computes `objective.loss` of `logits(x)` for `length` positions at a time: logits of other
+    positions are not held, and are computed again for the gradient.
 
-    Where only sums over positions are asked for, the positions of each row that are scored come
-    first, and parts in which none is scored are left out.
+    If the loss has sums over positions only, scored positions of each row come first, and parts
+    without any are skipped.
     """
     missing = -x_BTD.shape[1] % length
 
     def cut(x: Array) -> Array:
-        """TB…, in parts of `length` positions; those added at the end weigh nothing."""
+        """Cuts into parts of `length` positions; those added at the end weigh nothing."""
         x = jnp.pad(x, ((0, 0), (0, missing), *((0, 0),) * (x.ndim - 2)))
         return jnp.moveaxis(x.reshape(len(x), -1, length, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
     def part(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> dict[str, Array]:
-        own = batch.replace(labels=labels_BT, weights=weights_BT)
-        return objective.loss(logits(x_BTD), own, label_smoothing)
+        chunk = batch.replace(labels=labels_BT, weights=weights_BT)
+        return objective.loss(logits(x_BTD), chunk, label_smoothing)
 
     def part_or_zero(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> dict[str, Array]:
-        given = x_BTD, labels_BT, weights_BT
         return jax.lax.cond(
             jnp.any(weights_BT > 0),
             part,
-            lambda *given: jax.tree.map(jnp.zeros_like, shapes),
-            *given,
+            lambda *_: jax.tree.map(jnp.zeros_like, shapes),
+            *(x_BTD, labels_BT, weights_BT),
         )
 
     arrays: tuple[Any, ...] = (x_BTD, batch.labels, batch.weights)
@@ -224,7 +285,7 @@ def chunked_loss(
     _, sums = jax.lax.scan(lambda carry, x: (carry, each(*x)), None, tuple(map(cut, arrays)))
 
     def joined(x: Array) -> Array:
-        """Sums of parts are added; what is given for each position stands side by side."""
+        """Adds the sums of parts; concatenates values that each position has."""
         if x.ndim == 2:
             return jnp.sum(x, 0)
         return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, : x_BTD.shape[1]]
@@ -234,3 +295,64 @@ def chunked_loss(
 
 def int32(x: np.ndarray) -> np.ndarray:
     return x.astype(np.int32, copy=False)
+
+
+def text_rows(examples: Examples, dataset: Dataset) -> Targets:
+    """Returns the tokens as rows, which of them are real, and which may be scored."""
+    tokens, longest = examples.tokens, dataset.max_length
+    valid_BT = scored_BT = tokens.valid(longest)
+    if examples.scored is not None:
+        scored_BT = tokens.padded(longest, examples.scored)
+    return Targets(int32(tokens.padded(longest)), valid_BT, scored_BT)
+
+
+def without_last(rows: Targets) -> Targets:
+    """Drops the last token of each row: a window of text has one token more than its length, for
+    objectives that predict the next one."""
+    return Targets(*(x_BT[:, :-1] for x_BT in rows))
+
+
+def tagged(examples: Examples, dataset: Dataset) -> Batch:
+    """Returns tokens as inputs and, at each, its tag or the target token at the same place."""
+    rows = text_rows(examples, dataset)
+    tags = examples.tags if examples.target is None else examples.target.ids
+    inputs = {"tokens_BT": rows.tokens_BT, "valid_BT": rows.valid_BT}
+    labels_BT = int32(examples.tokens.padded(dataset.max_length, tags))
+    return Batch(inputs, labels_BT, rows.predicted_BT.astype(np.float32))
+
+
+def text_metrics(loss: float, dataset: Dataset) -> dict[str, float]:
+    """Returns a loss per token in bits per byte and per word, whatever the tokenizer."""
+    sizes = {"byte": dataset.bytes_per_token, "word": dataset.words_per_token}
+    bits = loss / math.log(2)
+    return {f"bits_per_{name}": bits / size for name, size in sizes.items() if size is not None}
+
+
+def numbers_refused(dataset: Dataset) -> str | None:
+    """Returns why labels cannot be written as tokens, if they cannot."""
+    if dataset.form == "labels" and dataset.classes is None:
+        return "needs classes, but the labels are numbers"
+    return None
+
+
+def vocab_with_labels(dataset: Dataset) -> int:
+    """Returns the number of ids if a class is written as a token."""
+    return max(dataset.vocab, FIRST + (dataset.classes or 0))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Computes probabilities on the host."""
+    p = np.exp(logits - logits.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def text_given(text: str | None) -> str:
+    """Raises if there is no text."""
+    if text is None:
+        raise UserError("this model needs a prompt: no token of it begins a text")
+    if not text:
+        raise UserError(
+            "the prompt is empty; --start, or generate() without a text, begins with the token "
+            "that begins a text"
+        )
+    return text

@@ -1,5 +1,9 @@
-"""Batches as functions of (seed, step). There is no iterator whose state could be lost: a run that
-is resumed anywhere sees what it would have seen."""
+"""Batches as functions of (seed, step), and rows that hold several examples.
+
+There is no iterator whose state could be lost: a resumed run sees the batches that it would have
+seen. Packed examples are kept apart by segments, and positions start anew in each (Krell et al.
+2021; T5, Raffel et al. 2020, §3.1.3).
+"""
 
 import dataclasses
 import functools
@@ -8,18 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset
 from tfm.data.draws import key_of
-from tfm.data.plan.order import Drawn, Plan
+from tfm.data.plan.order import Drawn, Packing, Plan
 from tfm.objectives.base import Batch, Objective, Targets
-from tfm.objectives.packing import packed
 
 VALID = ("valid_BT", "source_valid_BS", "decoder_valid_BT")
 BESIDE = ("segment", "pos", "types", "reach")  # inputs that go with tokens, and are none
+BLOCK = 1024  # examples that are shown at a time, to count their positions
 
 
 def train_batch(objective: Objective, dataset: Dataset, plan: Plan, seed: int, step: int) -> Batch:
-    """The batch of a step. What the objective draws is a function of (seed, step) too."""
+    """Returns the batch of a step; what the objective draws is a function of (seed, step) too."""
     return _drawn(objective, dataset, plan.draw(step), _rng(key_of(seed, "objective"), step))
 
 
@@ -31,7 +36,7 @@ class Share(NamedTuple):
 
 
 def each_shape(objective: Objective, dataset: Dataset, plan: Plan) -> Sequence[Share]:
-    """One batch of every shape that a plan has."""
+    """Returns one batch of every shape that a plan has."""
     rng = np.random.default_rng(0)
     return [Share(kind.share, _drawn(objective, dataset, kind.drawn, rng)) for kind in plan.kinds()]
 
@@ -44,21 +49,21 @@ def _drawn(objective: Objective, dataset: Dataset, drawn: Drawn, rng: np.random.
 
 @functools.lru_cache(maxsize=64)
 def shaped(dataset: Dataset, max_length: int | None, max_target: int | None = None) -> Dataset:
-    """The data set for rows of a bucket, which are padded to these lengths."""
-    given = {"max_length": max_length, "max_target": max_target}
-    changes = {name: value for name, value in given.items() if value is not None}
+    """Returns the data set with rows padded to the lengths of a bucket."""
+    lengths = {"max_length": max_length, "max_target": max_target}
+    changes = {name: value for name, value in lengths.items() if value is not None}
     return dataclasses.replace(dataset, **changes) if changes else dataset  # type: ignore[arg-type]
 
 
 class Read(NamedTuple):
-    """How many tokens a model reads of a batch."""
+    """The number of tokens that a model reads of a batch."""
 
     tokens: int  # with padding, since it is computed as well
     padding: int
 
 
 def tokens_in(batch: Batch) -> int:
-    """How many tokens a model reads of a batch; padding counts, since it is computed as well."""
+    """Counts the tokens that a model reads of a batch, padding included."""
     return read_of(batch).tokens
 
 
@@ -75,7 +80,7 @@ def read_of(batch: Batch) -> Read:
 
 
 def eval_batches(objective: Objective, dataset: Dataset, size: int) -> Iterator[Batch]:
-    """All examples in order, in batches of one shape: the last is filled up with weight 0."""
+    """Yields all examples in order, in batches of one shape; fills the last with weight 0."""
     for rows, rng in _eval_rows(dataset, size):
         batch = _prepare(objective, dataset, np.minimum(rows, len(dataset) - 1), rng)
         weights = np.array(batch.weights)
@@ -84,7 +89,7 @@ def eval_batches(objective: Objective, dataset: Dataset, size: int) -> Iterator[
 
 
 def eval_targets(objective: Objective, dataset: Dataset, size: int) -> Iterator[Targets]:
-    """Which tokens of the text the batches of `eval_batches` ask for."""
+    """Yields which tokens of the text the batches of `eval_batches` ask for."""
     for rows, rng in _eval_rows(dataset, size):
         examples = dataset.take(np.minimum(rows, len(dataset) - 1))
         yield Targets(
@@ -100,7 +105,7 @@ def _eval_rows(dataset: Dataset, size: int) -> Iterator[tuple[np.ndarray, np.ran
 def _prepare(
     objective: Objective, dataset: Dataset, rows: np.ndarray, rng: np.random.Generator
 ) -> Batch:
-    """The batch of some rows. Where no row is padded, a model need not know which tokens are."""
+    """Returns the batch of some rows, without `valid` inputs if no row is padded."""
     batch = objective.prepare(dataset.take(rows), dataset, rng)
     if dataset.padded or objective.pads:
         return batch
@@ -109,3 +114,75 @@ def _prepare(
 
 def _rng(key: int, number: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=[0, number, 0, 0]))
+
+
+def positions(objective: Objective, dataset: Dataset, lengths_NS: np.ndarray) -> np.ndarray:
+    """Returns how many positions each row takes in a batch, on each side that a model reads.
+
+    Rows of the same lengths take the same, so one of each kind is counted.
+    """
+    kinds, row_K, kind_N = np.unique(lengths_NS, axis=0, return_index=True, return_inverse=True)
+    counts = []
+    for begin in range(0, len(kinds), BLOCK):
+        rows = row_K[begin : begin + BLOCK]
+        batch = objective.prepare(dataset.take(rows), dataset, np.random.default_rng(0))
+        valid = _valid(batch)
+        counts.append(np.stack([x.sum(1) for x in valid.values()], 1))
+    return np.concatenate(counts)[kind_N.reshape(-1)].astype(np.int32)
+
+
+def _valid(batch: Batch) -> dict[str, np.ndarray]:
+    """Returns the inputs that say which positions are real, by name: the source comes first."""
+    valid = {name: np.asarray(x) for name, x in batch.inputs.items() if "valid_B" in name}
+    labels = np.asarray(batch.labels)
+    axes = {name[-1] for name in valid}
+    for name, x in batch.inputs.items():
+        if x.ndim != 2 or name[-1] not in axes:
+            raise UserError(f"data.pack: the objective gives {name}, which cannot be packed")
+    if labels.ndim != 2 or "T" not in axes:
+        raise UserError("data.pack: the objective has one answer for a row, so rows stay apart")
+    return dict(sorted(valid.items(), key=lambda item: item[0][-1]))  # S before T
+
+
+def packed(batch: Batch, packing: Packing) -> Batch:
+    """Packs the examples of a batch into fewer rows, one after another."""
+    inputs, valid = dict[str, np.ndarray](), _valid(batch)
+    labels, weights = batch.labels, batch.weights
+    for (name, valid_NT), length in zip(valid.items(), packing.lengths, strict=True):
+        axis, place = name[-1], _Places(valid_NT, packing.row_N, packing.rows, length)
+        for key, x in batch.inputs.items():
+            if key[-1] == axis:
+                inputs[key] = place(np.asarray(x))
+        inputs[name.replace("valid", "segment")] = place(place.segment_N[:, None] + 0 * valid_NT)
+        inputs[name.replace("valid", "pos")] = place(np.arange(valid_NT.shape[1]) + 0 * valid_NT)
+        if axis == "T":
+            if np.any(np.asarray(weights)[~valid_NT]):
+                raise UserError("data.pack: the objective scores what is no real token")
+            labels, weights = place(np.asarray(labels)), place(np.asarray(weights))
+    return Batch(inputs, labels, weights)
+
+
+class _Places:
+    """The places of the real positions of examples."""
+
+    def __init__(self, valid_NT: np.ndarray, row_N: np.ndarray, rows: int, length: int):
+        self.valid_NT, self.shape = valid_NT, (rows, length)
+        length_N = valid_NT.sum(1)
+        before_N = np.cumsum(length_N) - length_N
+        first_N = np.searchsorted(row_N, row_N)  # the first example of the same row
+        begin_N = before_N - before_N[first_N]
+        self.segment_N = np.arange(len(row_N)) - first_N + 1  # 0 is padding
+        if np.any(begin_N + length_N > length):
+            raise UserError(
+                f"data.pack: rows of the same lengths take different numbers of positions, so they "
+                f"do not fit into {length}"
+            )
+        within = np.arange(length_N.sum()) - np.repeat(before_N, length_N)
+        self.places = np.repeat(row_N * length + begin_N, length_N) + within
+
+    def __call__(self, x_NT: np.ndarray) -> np.ndarray:
+        out = np.zeros(self.shape[0] * self.shape[1], x_NT.dtype)
+        out[self.places] = x_NT[self.valid_NT]
+        if out.dtype == np.int64:
+            out = out.astype(np.int32)
+        return out.reshape(self.shape)

@@ -7,9 +7,19 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
+from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
+from tfm.data.reader import Prompt, Reader
 from tfm.metric import LOW, Metric
-from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
+from tfm.objectives.base import (
+    Batch,
+    Objective,
+    Sums,
+    cross_entropy,
+    int32,
+    softmax,
+    text_given,
+)
 from tfm.objectives.scores import (
     F1,
     MACRO_F1,
@@ -22,21 +32,29 @@ from tfm.objectives.scores import (
 from tfm.ops.fast import argmax_last
 
 
+@dataclasses.dataclass(frozen=True)
 class Classify(Objective):
-    """Two sentences are read as one sequence; a separator alone tells them apart. The class is
-    never an input."""
+    """Reads two sentences as one sequence, which a separator and, with `types`, the types of their
+    tokens tell apart. The class is never an input."""
+
+    types: bool = False
 
     families: ClassVar[tuple[str, ...]] = ("encoder", "recurrent", "bag", "convolution")
     forms = ("labels",)
+    classifies = True
+    output: ClassVar[str | None] = "classify"
 
     @property
     def head(self) -> dict[str, Any]:
-        return {"outputs": ("classify",), "shape": "N:1"}
+        return {"outputs": (self.output,), "shape": "N:1", **({"types": 2} if self.types else {})}
 
     def refuses(self, dataset: Dataset) -> str | None:
         if dataset.form == "labels" and dataset.classes is None:
             return "needs classes, but the labels are numbers"
-        return super().refuses(dataset)
+        reason = super().refuses(dataset)
+        if self.types and reason is None and dataset.take(np.zeros(1, np.int64)).segments is None:
+            return "needs two sentences, but the data do not say where the second begins"
+        return reason
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab, "classes": dataset.classes or 0}
@@ -45,6 +63,8 @@ class Classify(Objective):
         assert examples.labels is not None
         tokens, longest = examples.tokens, dataset.max_length
         inputs = {"tokens_BT": int32(tokens.padded(longest)), "valid_BT": tokens.valid(longest)}
+        if self.types:
+            inputs["types_BT"] = int32(tokens.padded(longest, examples.segments))
         return Batch(inputs, int32(examples.labels), np.ones(len(tokens), np.float32))
 
     def loss(
@@ -58,29 +78,47 @@ class Classify(Objective):
         return (*super().declares(dataset), MACRO_F1, MATTHEWS, *((F1,) if two else ()))
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
-        found = super().metrics(sums, dataset)
-        return found | class_scores(sums["label"], sums["predicted"], dataset.classes or 0)
+        metrics = super().metrics(sums, dataset)
+        return metrics | class_scores(sums["label"], sums["predicted"], dataset.classes or 0)
+
+    def prompt(
+        self,
+        reader: Reader,
+        text: str | None,
+        *,
+        second: str | None = None,
+        target: str | None = None,
+        task: int | None = None,
+    ) -> Prompt:
+        if second is None and self.types and reader.two:
+            raise UserError("the run was trained on two sentences: give the second, --second=TEXT")
+        if second is not None and reader.two is False:
+            raise UserError("the run was trained on single sentences: leave out the second")
+        ids, types = reader.sentences(text_given(text), second, task)
+        return Prompt(ids, types=types if self.types else None)
+
+    def answer(self, reader: Reader, prompt: Prompt, output: Any) -> dict[str, Any]:
+        """Returns the class and the probability of each class."""
+        p_C = softmax(np.asarray(output, np.float32))
+        names = reader.labels
+        if names is None or len(names) > len(p_C):
+            names = tuple(map(str, range(len(p_C))))
+        classes = {name: float(p) for name, p in zip(names, p_C, strict=False)}
+        return {"class": max(classes, key=lambda name: classes[name]), "classes": classes}
 
 
+@dataclasses.dataclass(frozen=True)
 class Pair(Classify):
     """Two sentences, told apart by the types of their tokens as well.  Devlin et al. 2019, §3.2."""
 
+    types: bool = True
+
     families = ("encoder", "bag")
+    output = "pair"
 
     @property
     def head(self) -> dict[str, Any]:
         return {"outputs": ("pair",), "types": 2}
-
-    def refuses(self, dataset: Dataset) -> str | None:
-        reason = super().refuses(dataset)
-        if reason is None and dataset.take(np.zeros(1, np.int64)).segments is None:
-            return "needs two sentences, but the data do not say where the second begins"
-        return reason
-
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
-        batch = super().prepare(examples, dataset, rng)
-        types_BT = int32(examples.tokens.padded(dataset.max_length, examples.segments))
-        return batch.replace(inputs={**batch.inputs, "types_BT": types_BT})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,3 +160,6 @@ class Regress(Classify):
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         loss = float(np.sum(sums["loss"]) / np.sum(sums["count"]))
         return {"loss": loss, **correlations(sums["label"], sums["predicted"])}
+
+    def answer(self, reader: Reader, prompt: Prompt, output: Any) -> dict[str, Any]:
+        return {"number": float(output[0])}

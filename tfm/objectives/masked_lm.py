@@ -8,21 +8,29 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
 from tfm.data.draws import Draws, hashed, key_of
-from tfm.objectives.base import Batch, Objective, Targets
-from tfm.objectives.text import text_rows, without_last
+from tfm.data.reader import MASK, Prompt, Reader
+from tfm.objectives.base import (
+    Batch,
+    Objective,
+    Targets,
+    softmax,
+    text_given,
+    text_rows,
+    without_last,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
-    """Of the tokens, a share `rate` is chosen to be predicted. Of those, a share `masked` becomes
-    the mask token, a share `random` any token, and the rest stays. With `static`, a row is masked
-    in the same way whenever it comes, as if it were masked once and stored; otherwise it is masked
+    """Chooses a share `rate` of the tokens to be predicted. Of those, a share `masked` becomes the
+    mask token, a share `random` any token, and the rest stays. With `static`, a row is masked in
+    the same way whenever it comes, as if it were masked once and stored; otherwise it is masked
     anew at each step (Liu et al. 2019, §4.1).
 
-    What is hidden are the chosen tokens that do not stay: each prediction sees all else.
+    Hidden are the chosen tokens that do not stay: each prediction sees everything else.
 
-    The mask is the tokenizer's, whose special tokens are never chosen; where it has none, the
-    mask's id comes after those of the data. The last token of a window is not read.
+    The mask is the tokenizer's, whose special tokens are never chosen; without one, the mask's id
+    comes after those of the data. The last token of a window is not read.
     """
 
     rate: float = 0.15
@@ -31,9 +39,11 @@ class MaskedLM(Objective):
     static: bool = False
 
     families = ("encoder",)
-    same_vocab = True  # the mask's id may come after the data's own
+    same_vocab = True  # the mask's id may come after the data's
     forms = ("text",)
     by_position = True
+    fills = True
+    output = "masked_lm"
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
@@ -43,15 +53,11 @@ class MaskedLM(Objective):
                 f"masked_lm: masked={self.masked} and random={self.random} must be shares of 1"
             )
 
-    @property
-    def head(self) -> dict[str, Any]:
-        return {"outputs": ("masked_lm",)}
-
-    def sizes(self, dataset: Dataset) -> dict[str, int]:
-        return {"vocab": dataset.vocab + (dataset.special.mask is None)}
+    def added(self, dataset: Dataset) -> tuple[str, ...]:
+        return (MASK,) if dataset.special.mask is None else ()
 
     def shown(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
-        """Those that stay, so that a token in view may be right."""
+        """Returns the tokens that stay, so that a token in view may be right."""
         draws = self._draws(examples, rng)
         chosen_BT = self._chosen(examples, dataset, draws).predicted_BT
         return chosen_BT & (draws.random(chosen_BT.shape) >= self.masked + self.random)
@@ -71,6 +77,30 @@ class MaskedLM(Objective):
 
     def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
         return self._chosen(examples, dataset, self._draws(examples, rng))
+
+    def prompt(
+        self,
+        reader: Reader,
+        text: str | None,
+        *,
+        second: str | None = None,
+        target: str | None = None,
+        task: int | None = None,
+    ) -> Prompt:
+        ids, places = reader.with_marks(text_given(text), lambda _: reader.mask)
+        labels = [-1 if place in places else id_ for place, id_ in enumerate(ids)]
+        return Prompt(ids, places=places, labels=labels)
+
+    def filled(
+        self, reader: Reader, prompt: Prompt, output: Any, top: int
+    ) -> list[list[dict[str, Any]]]:
+        masks = []
+        for p_V in softmax(np.asarray(output, np.float32))[list(prompt.places or ())]:
+            best = np.argsort(-p_V, kind="stable")[:top].tolist()
+            masks.append(
+                [{"token": reader.name(i), "id": i, "probability": float(p_V[i])} for i in best]
+            )
+        return masks
 
     def _draws(self, examples: Examples, rng: np.random.Generator) -> Any:
         if not self.static:

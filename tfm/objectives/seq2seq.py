@@ -1,19 +1,60 @@
-"""Read one sequence, write another.  Sutskever et al. 2014."""
+"""Write a sequence: for another one, or for a vector.
+
+Sutskever et al. 2014; from a vector, as a caption for an image: Vinyals et al. 2015.
+"""
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Dataset, Examples, Ragged, Special
-from tfm.objectives.base import Batch, Objective, int32
+from tfm.data.reader import Prompt, Reader
+from tfm.objectives.base import (
+    Batch,
+    Objective,
+    int32,
+    numbers_refused,
+    text_given,
+    vocab_with_labels,
+)
 
 
-class Seq2Seq(Objective):
-    """With teacher forcing: the decoder reads the target shifted right by one, and must predict the
-    target and its end. A label is a target of one token, without an end."""
+class Writes(Objective):
+    """The base of objectives whose answer is a sequence of its own, after a source or a vector."""
+
+    by_position = True
+    writes = True
+
+    def prompt(
+        self,
+        reader: Reader,
+        text: str | None,
+        *,
+        second: str | None = None,
+        target: str | None = None,
+        task: int | None = None,
+    ) -> Prompt:
+        prompt = self.begin(reader, self.source(reader, text_given(text), task))
+        if target is None:
+            return prompt
+        ids = reader.ids(target)
+        end = reader.ends[0] if reader.ends else -1
+        return prompt._replace(tokens=[*prompt.tokens, *ids], labels=[*ids, end])
+
+    def source(self, reader: Reader, text: str, task: int | None) -> Sequence[Any]:
+        """Returns what is read for a text."""
+        return reader.encode(text, task)
+
+
+class Seq2Seq(Writes):
+    """Trains with teacher forcing: the decoder reads the target shifted right by one, and predicts
+    the target and its end. A label is a target of one token, without an end."""
 
     families = ("encoder_decoder", "seq2seq")
     forms = ("pairs", "labels")
     labels_in = "decoder_input_BT"
-    by_position = True
 
     def refuses(self, dataset: Dataset) -> str | None:
         return super().refuses(dataset) or numbers_refused(dataset)
@@ -39,27 +80,51 @@ class Seq2Seq(Objective):
         }
         return Batch(inputs, labels, decoder_valid.astype(np.float32))
 
+    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
+        return Prompt([reader.decoder_start or 0], source=list(ids))
+
+
+class VectorToSequence(Writes):
+    """The model begins from the vector and, as in seq2seq, reads the target shifted right."""
+
+    families = ("recurrent",)
+    forms = ("vectors",)
+    labels_in = "tokens_BT"
+
+    @property
+    def head(self) -> dict[str, Any]:
+        return {"shape": "1:N", "classes": None}
+
+    def sizes(self, dataset: Dataset) -> dict[str, int]:
+        return {"vocab": dataset.vocab, "vector": dataset.vector or 0}
+
+    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+        tokens_BT, valid_BT, labels_BT = shifted(
+            examples.tokens, dataset.max_length, dataset.special
+        )
+        inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT, "vector_BD": examples.vectors}
+        return Batch(inputs, labels_BT, valid_BT.astype(np.float32))
+
+    def source(self, reader: Reader, text: str, task: int | None) -> Sequence[Any]:
+        try:
+            return [float(word) for word in text.replace(",", " ").split()]
+        except ValueError as e:
+            raise UserError(
+                f"{text!r}: this model begins from a vector, so write its numbers: '0.5 -1 2' ({e})"
+            ) from None
+
+    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
+        return Prompt([reader.decoder_start or 0], vector=[float(x) for x in ids])
+
 
 def shifted(
     target: Ragged | None, longest: int, special: Special
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a decoder reads (BOS and the target), which of it is real, and what it must predict (the
-    target and EOS)."""
+    """Returns what a decoder reads (BOS and the target), which of it is real, and what it must
+    predict (the target and EOS)."""
     assert target is not None
     target_BT = int32(target.padded(longest))
     decoder_input_BT = np.pad(target_BT, ((0, 0), (1, 0)), constant_values=special.bos)
     labels_BT = np.pad(target_BT, ((0, 0), (0, 1)))
     labels_BT[np.arange(len(target)), target.lengths] = special.eos
     return decoder_input_BT, np.arange(longest + 1) <= target.lengths[:, None], labels_BT
-
-
-def numbers_refused(dataset: Dataset) -> str | None:
-    """Why labels cannot be written as tokens, if they cannot."""
-    if dataset.form == "labels" and dataset.classes is None:
-        return "needs classes, but the labels are numbers"
-    return None
-
-
-def vocab_with_labels(dataset: Dataset) -> int:
-    """The ids that there are when a class is written as a token."""
-    return max(dataset.vocab, FIRST + (dataset.classes or 0))

@@ -1,9 +1,13 @@
-"""Write the spans that are missing from a text.  T5, Raffel et al. 2020, §3.1.4; UL2, Tay et al.
-2023, §3.1."""
+"""Write the spans that are missing from a text.
 
+T5, Raffel et al. 2020, §3.1.4; UL2, Tay et al. 2023, §3.1.
+"""
+
+import collections
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jax import Array
@@ -11,9 +15,19 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.data.reader import MASK, MASKS, Prompt, Reader
 from tfm.metric import HIGH, LOW, Metric
-from tfm.objectives.base import Batch, Objective, Sums, Targets, cross_entropy, int32
-from tfm.objectives.text import text_rows, without_last
+from tfm.objectives.base import (
+    Batch,
+    Objective,
+    Sums,
+    Targets,
+    cross_entropy,
+    int32,
+    text_given,
+    text_rows,
+    without_last,
+)
 from tfm.ops.fast import argmax_last, log_loss
 
 TEXT = (  # metrics of the hidden tokens alone, without sentinels
@@ -24,7 +38,7 @@ TEXT = (  # metrics of the hidden tokens alone, without sentinels
 
 
 class Denoiser(NamedTuple):
-    """Which share of the tokens is hidden, and how long a hidden span is on average."""
+    """The share of the tokens that is hidden, and the mean length of a hidden span."""
 
     rate: float
     span: float
@@ -38,12 +52,15 @@ class SpanCorruption(Objective):
 
         Thank you <0> me to your party <1> week.    →    <0> for inviting <1> last <2>
 
-    A share `rate` of the tokens is hidden, in spans of `span` tokens on average, drawn as T5 does:
-    a text begins with what is seen and ends with a span. Sentinels are `sentinels` ids after those
+    A share `rate` of the tokens is hidden, in spans of `span` tokens on average, drawn as in T5: a
+    text begins with what is seen and ends with a span. Sentinels are `sentinels` ids after those
     of the data. The last token of a window is not read.
 
-    What is hidden are the spans: the encoder does not see them, and the decoder sees of them what
-    it has written. Metrics by the name of text are of the hidden tokens alone, without sentinels.
+    Hidden are the spans: the encoder does not see them, and the decoder sees what it has written.
+    Metrics named text_… are of the hidden tokens alone, without sentinels.
+
+    A trained model fills the masks of a text, each by a span, and continues a text as if a mask
+    stood at its end.
     """
 
     rate: float = 0.15
@@ -54,15 +71,17 @@ class SpanCorruption(Objective):
     forms = ("text",)
     labels_in = "decoder_input_BT"
     by_position = True
-    same_vocab = True  # sentinels come after the data's own ids
-    name = "span_corruption"
+    same_vocab = True  # sentinels come after the data's ids
+    name: ClassVar[str] = "span_corruption"
+    modes: ClassVar[tuple[str, ...]] = ()  # tokens before the text, after the sentinels
+    writes = True
+    fills = True
 
     def __post_init__(self) -> None:
-        for one in self.denoisers:
-            if not 0 < one.rate < 1 or not one.span >= 1:
+        for rate, span, _ in self.denoisers:
+            if not 0 < rate < 1 or not span >= 1:
                 raise UserError(
-                    f"{self.name}: rate={one.rate} must be between 0 and 1, and span={one.span} at "
-                    "least 1"
+                    f"{self.name}: rate={rate} must be between 0 and 1, and span={span} at least 1"
                 )
         if self.sentinels < 2:
             raise UserError(f"{self.name}: sentinels={self.sentinels} must be at least 2")
@@ -71,13 +90,8 @@ class SpanCorruption(Objective):
     def denoisers(self) -> tuple[Denoiser, ...]:
         return (Denoiser(self.rate, self.span),)
 
-    @property
-    def modes(self) -> int:
-        """How many mode tokens there are, after the sentinels."""
-        return 0
-
-    def sizes(self, dataset: Dataset) -> dict[str, int]:
-        return {"vocab": dataset.vocab + self.sentinels + self.modes}
+    def added(self, dataset: Dataset) -> tuple[str, ...]:
+        return (*(f"<{number}>" for number in range(self.sentinels)), *self.modes)
 
     def refuses(self, dataset: Dataset) -> str | None:
         if dataset.form == "text":
@@ -93,7 +107,7 @@ class SpanCorruption(Objective):
         source, target, counts = corrupted(rows, scored_BT, dataset.vocab)
         sizes, bos = self._sizes(dataset), dataset.special.bos
         if self.modes:
-            mode_B = np.array([one.mode for one in self.denoisers])[which_B]
+            mode_B = np.array([mode for *_, mode in self.denoisers])[which_B]
             source = _preceded(source, dataset.vocab + self.sentinels + mode_B)
         longest = rows.tokens_BT.shape[1] + bool(self.modes)
         source_length = max(longest - noise + spans for noise, spans in sizes)
@@ -145,10 +159,89 @@ class SpanCorruption(Objective):
             "text_accuracy": float(np.sum(sums["text_correct"])) / count,
         }
 
+    def prompt(
+        self,
+        reader: Reader,
+        text: str | None,
+        *,
+        second: str | None = None,
+        target: str | None = None,
+        task: int | None = None,
+    ) -> Prompt:
+        text = text_given(text)
+        filling = any(mask in text for mask in MASKS)
+        source, places = reader.with_marks(
+            text if filling else text + MASK, lambda number: reader.vocab + number
+        )
+        if len(places) >= self.sentinels:
+            raise UserError(f"{len(places)} masks: there are sentinels for {self.sentinels - 1}")
+        if self.modes:
+            source = [reader.vocab + self.sentinels + (0 if filling else 1), *source]
+        prompt = self.begin(reader, source)
+        if target is None:
+            return prompt
+        if len(places) > 1:
+            raise UserError(f"--target is for a text with one {MASK}")
+        ids = [reader.vocab, *reader.ids(target)]
+        return prompt._replace(
+            tokens=[*prompt.tokens, *ids], labels=[*ids, *self.ends(reader, prompt)]
+        )
+
+    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
+        return Prompt([reader.decoder_start or 0], source=list(ids))
+
+    def ends(self, reader: Reader, prompt: Prompt) -> tuple[int, ...]:
+        """Returns the sentinel after that of the last span."""
+        return (reader.vocab + sum(map(self._sentinel(reader), prompt.source or ())),)
+
+    def continues(self, reader: Reader) -> bool:
+        return True
+
+    def answer(self, reader: Reader, prompt: Prompt, output: Any) -> str:
+        """Returns the text with its spans in their places."""
+        spans, is_sentinel = self._spans(reader, output), self._sentinel(reader)
+        ids: list[int] = []
+        for id_ in prompt.source or ():
+            ids += spans[id_] if is_sentinel(id_) else [id_]
+        return reader.decode([id_ for id_ in ids if id_ < reader.vocab])
+
+    def filled(
+        self, reader: Reader, prompt: Prompt, output: Any, top: int
+    ) -> list[list[dict[str, Any]]]:
+        """Returns the spans of the sequences that were written, each with the probability of all
+        sequences that have it."""
+        masks = []
+        for sentinel in filter(self._sentinel(reader), prompt.source or ()):
+            chances: dict[tuple[int, ...], float] = collections.defaultdict(float)
+            for tokens, logprob in output:
+                chances[tuple(self._spans(reader, tokens)[sentinel])] += math.exp(logprob)
+            best = sorted(chances.items(), key=lambda item: -item[1])[:top]
+            masks.append(
+                [
+                    {"token": reader.decode(span), "ids": list(span), "probability": p}
+                    for span, p in best
+                ]
+            )
+        return masks
+
+    def _sentinel(self, reader: Reader) -> Any:
+        return lambda id_: 0 <= id_ - reader.vocab < self.sentinels
+
+    def _spans(self, reader: Reader, tokens: Sequence[int]) -> dict[int, list[int]]:
+        """Returns the ids that follow each sentinel."""
+        spans: dict[int, list[int]] = collections.defaultdict(list)
+        sentinel, is_sentinel = -1, self._sentinel(reader)
+        for id_ in tokens:
+            if is_sentinel(id_):
+                sentinel = id_
+            elif id_ < reader.vocab:
+                spans[sentinel].append(int(id_))
+        return spans
+
     def _drawn(
         self, examples: Examples, dataset: Dataset, rng: np.random.Generator
     ) -> tuple[Targets, np.ndarray, np.ndarray]:
-        """Rows with what is hidden; which tokens may be scored; each row's denoiser."""
+        """Returns rows with what is hidden, which tokens may be scored, and each row's denoiser."""
         rows = without_last(text_rows(examples, dataset))
         which_B = self._which(len(rows.tokens_BT), rng)
         rate_B, span_B, _ = (np.array(x)[which_B] for x in zip(*self.denoisers, strict=True))
@@ -161,25 +254,26 @@ class SpanCorruption(Objective):
         return np.zeros(count, np.int64)
 
     def _sizes(self, dataset: Dataset) -> list[tuple[int, int]]:
-        """How many tokens and spans of the longest row each denoiser hides."""
+        """Returns how many tokens and spans of the longest row each denoiser hides."""
         length = dataset.max_length - 1
-        found = (noise_and_spans(np.array(length), one.rate, one.span) for one in self.denoisers)
-        return [(int(noise), int(spans)) for noise, spans in found]
+        sizes = (noise_and_spans(np.array(length), rate, span) for rate, span, _ in self.denoisers)
+        return [(int(noise), int(spans)) for noise, spans in sizes]
 
 
-MODES = ("R", "S", "X")  # regular, sequential, extreme
+MODES = ("[R]", "[S]", "[X]")  # regular, sequential, extreme
 
 
 @dataclasses.dataclass(frozen=True)
 class UL2(SpanCorruption):
-    """A mixture of denoisers. Of every r + s + x rows about so many are for each of the modes:
+    """A mixture of denoisers. Of r + s + x rows, about r, s and x have each of these modes:
 
     R, regular: a share of 0.15 of the tokens is hidden, in spans of 3 or 8.
     S, sequential: the last quarter is hidden, in one span, as in a prefix language model.
     X, extreme: 0.5 in spans of 3, 8 or 64, or 0.15 in spans of 64.
 
-    A token before the text tells the mode (`mode_tokens`); their ids come after the sentinels. What
-    is hidden is as in `SpanCorruption`.
+    A token before the text tells the mode (`mode_tokens`); their ids come after the sentinels.
+    Hidden are the spans, as in `SpanCorruption`. A trained model fills masks in mode R, and
+    continues a text in mode S.
     """
 
     r: float = 2.0
@@ -212,18 +306,18 @@ class UL2(SpanCorruption):
         )
 
     @property
-    def modes(self) -> int:
-        return len(MODES) if self.mode_tokens else 0
+    def modes(self) -> tuple[str, ...]:  # type: ignore[override]
+        return MODES if self.mode_tokens else ()
 
     def _which(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        modes, shares = [one.mode for one in self.denoisers], (self.r, self.s, self.x)
+        modes, shares = [mode for *_, mode in self.denoisers], (self.r, self.s, self.x)
         share = np.array([shares[mode] / modes.count(mode) for mode in modes])
         return rng.choice(len(modes), count, p=share / share.sum())
 
 
 def noise_and_spans(length: Any, rate: Any, span: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens of a row are hidden, and in how many spans. Before each span there is at
-    least one token that is seen, so a single token cannot be hidden."""
+    """Returns how many tokens of a row are hidden, and in how many spans. Before each span there is
+    at least one token that is seen, so a single token cannot be hidden."""
     noise = np.clip(np.round(length * rate), 1, np.maximum(length - 1, 1)) * (length > 1)
     spans = np.clip(np.round(noise / span), 1, np.maximum(np.minimum(noise, length - noise), 1))
     return noise.astype(np.int64), (spans * (noise > 0)).astype(np.int64)
@@ -236,8 +330,8 @@ def noise_mask(
     spans_B: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Which tokens are hidden: seen and hidden parts in turns, each cut at random into as many
-    pieces of at least one token.  T5's random_spans_noise_mask."""
+    """Draws which tokens are hidden: seen and hidden parts in turns, both cut at random into as
+    many pieces of at least one token.  T5's random_spans_noise_mask."""
     seen_BP = _pieces(longest, length_B - noise_B, spans_B, rng)
     hidden_BP = _pieces(longest, noise_B, spans_B, rng)
     count = seen_BP.shape[1]
@@ -253,8 +347,8 @@ def noise_mask(
 def _pieces(
     longest: int, items_B: np.ndarray, pieces_B: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """The sizes of `pieces` parts of at least one item: where one begins is chosen at random among
-    all items but the first."""
+    """Draws the sizes of `pieces` parts of at least one item: each begins at random among all items
+    but the first."""
     most = int(pieces_B.max(initial=1))
     place_BI = rng.random((len(items_B), longest))
     place_BI[:, 0] = -1  # the first piece begins at the first item
@@ -273,8 +367,8 @@ def _beyond(most: int, pieces_B: np.ndarray) -> np.ndarray:
 def corrupted(
     rows: Targets, scored_BT: np.ndarray, sentinel: int
 ) -> tuple[Ragged, Ragged, np.ndarray]:
-    """What is read and what is written, and which tokens of the latter count. `sentinel` is the
-    first one's id."""
+    """Returns what is read, what is written, and which tokens of the latter count. `sentinel` is
+    the first one's id."""
     tokens_BT, valid_BT, hidden_BT = rows
     begins_BT = hidden_BT & ~np.pad(hidden_BT[:, :-1], ((0, 0), (1, 0)))
     sentinel_BT = sentinel - 1 + np.cumsum(begins_BT, 1)

@@ -1,6 +1,6 @@
 """The table of objectives, and how one of them fits a model to its data.
 
-A user's file may add its own by defining `OBJECTIVES`: objectives, or functions with options that
+A user's file may add entries by defining `OBJECTIVES`: objectives, or functions with options that
 return one.
 """
 
@@ -14,12 +14,10 @@ from tfm.data.dataset import Dataset
 from tfm.objectives.base import Objective
 from tfm.objectives.classify import Classify, Pair, Regress
 from tfm.objectives.masked_lm import MaskedLM
-from tfm.objectives.next_token import NextToken
-from tfm.objectives.prefix_lm import PrefixLM
-from tfm.objectives.seq2seq import Seq2Seq
+from tfm.objectives.next_token import NextToken, PrefixLM
+from tfm.objectives.seq2seq import Seq2Seq, VectorToSequence
 from tfm.objectives.span_corruption import UL2, SpanCorruption
 from tfm.objectives.tag import Tag
-from tfm.objectives.vector_to_sequence import VectorToSequence
 from tfm.objectives.word2vec import Word2Vec
 
 T = TypeVar("T")
@@ -28,7 +26,7 @@ OBJECTIVES: dict[str, Objective | Callable[..., Objective]] = {
     "next_token": NextToken(),
     "seq2seq": Seq2Seq(),
     "tag": Tag(),
-    "classify": Classify(),
+    "classify": Classify,
     "pair": Pair(),
     "regress": Regress(),
     "masked_lm": MaskedLM,
@@ -41,7 +39,7 @@ OBJECTIVES: dict[str, Objective | Callable[..., Objective]] = {
 
 
 def accepting(dataset: Dataset) -> list[str]:
-    """The objectives by which a data set can be shown."""
+    """Returns the objectives that accept a data set."""
     objectives = {name: x if isinstance(x, Objective) else x() for name, x in OBJECTIVES.items()}
     return [name for name, objective in objectives.items() if objective.refuses(dataset) is None]
 
@@ -49,7 +47,7 @@ def accepting(dataset: Dataset) -> list[str]:
 def check_same_ids(
     objective: Objective, vocab: int, vocabulary: str | None, other: Dataset
 ) -> None:
-    """Raise if an id does not mean in other data what it means in the training data."""
+    """Raises if an id means something else in other data than in the training data."""
     if vocabulary != other.vocabulary:
         raise UserError("its ids stand for other characters than those of the training data")
     if objective.same_vocab and vocab != other.vocab:
@@ -57,8 +55,8 @@ def check_same_ids(
 
 
 def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
-    """The spec of a model with the sizes and the head that its config leaves open. What is given
-    must be enough for the data and the objective."""
+    """Fills in the sizes and the head that the config of a model leaves open. Raises if those that
+    it sets are not enough for the data and the objective."""
     spec: Any = model
     changes: dict[str, Any] = {}
     for key, needed in objective.head.items():
@@ -79,8 +77,8 @@ def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
     target = getattr(spec, "decoder_vocab", None)
     if target is not None and target < objective.sizes(dataset)["vocab"]:
         raise UserError(f"model.decoder_vocab={target}: the data need at least {dataset.vocab}")
-    # A tied recurrent model has no head of its own: its classes are its vocabulary.
-    if getattr(spec, "family", None) == "recurrent" and spec.tied:
+    # A tied head is the embedding, so its classes are the vocabulary.
+    if "classes" in changes and getattr(spec, "tied", False):
         if objective.sizes(dataset).get("classes", 0) > (spec.vocab or dataset.vocab):
             raise UserError("model.tied: the data have more classes than the vocabulary has words")
         changes.pop("classes", None)

@@ -7,21 +7,32 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset, Examples
+from tfm.data.reader import Prompt, Reader
 from tfm.metric import Metric
-from tfm.objectives.base import Batch, Objective, Sums, cross_entropy, int32
+from tfm.objectives.base import (
+    Batch,
+    Objective,
+    Sums,
+    cross_entropy,
+    softmax,
+    tagged,
+    text_given,
+)
 from tfm.objectives.scores import ENTITY_SCORES, entity_matches, entity_scores, is_bio
 from tfm.ops.fast import argmax_last
 
 
 class Tag(Objective):
-    """A tag, or, of a pair, the target token that stands at the same position. Of a word in pieces
-    the first is scored, where the data say so. Tags are never an input.
+    """Predicts a tag or, of a pair, the target token at the same position. Of a word in pieces the
+    first is scored, if the data say so. Tags are never an input.
 
-    Where the names of the tags mark entities (B-PER, I-PER, O), they are scored as such too.
+    Tags that mark entities (B-PER, I-PER, O) are also scored as entities.
     """
 
     families = ("encoder", "recurrent")
     forms = ("pairs", "tags")
+    tags = True
+    output = "tag"
 
     @property
     def head(self) -> dict[str, Any]:
@@ -62,18 +73,31 @@ class Tag(Objective):
         return (*super().declares(dataset), *(ENTITY_SCORES if entities else ()))
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
-        found = super().metrics(sums, dataset)
+        metrics = super().metrics(sums, dataset)
         if "entities" not in sums:
-            return found
+            return metrics
         names = ("entities", "entities_found", "entities_right")
-        return found | entity_scores(*(float(np.sum(sums[name])) for name in names))
+        return metrics | entity_scores(*(float(np.sum(sums[name])) for name in names))
 
+    def prompt(
+        self,
+        reader: Reader,
+        text: str | None,
+        *,
+        second: str | None = None,
+        target: str | None = None,
+        task: int | None = None,
+    ) -> Prompt:
+        ids, places = reader.words(text_given(text).split())
+        return Prompt(ids, places=places)
 
-def tagged(examples: Examples, dataset: Dataset) -> Batch:
-    tokens, longest = examples.tokens, dataset.max_length
-    tags = examples.tags if examples.target is None else examples.target.ids
-    inputs = {"tokens_BT": int32(tokens.padded(longest)), "valid_BT": tokens.valid(longest)}
-    weights_BT = inputs["valid_BT"]
-    if examples.scored is not None:
-        weights_BT = tokens.padded(longest, examples.scored)
-    return Batch(inputs, int32(tokens.padded(longest, tags)), weights_BT.astype(np.float32))
+    def answer(self, reader: Reader, prompt: Prompt, output: Any) -> list[tuple[str, float]]:
+        """Returns the tag of each word and its probability."""
+        p_NC = softmax(np.asarray(output, np.float32))[list(prompt.places or ())]
+        names = reader.labels
+        if names is None and (reader.form == "pairs" or p_NC.shape[1] == reader.vocab):
+            names = tuple(reader.names(range(p_NC.shape[1])))
+        best_N = p_NC.argmax(1)
+        if names is None or max(best_N, default=0) >= len(names):
+            names = tuple(map(str, range(p_NC.shape[1])))
+        return [(names[c], float(p_C[c])) for c, p_C in zip(best_N, p_NC, strict=True)]

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError, pick
 from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.data.reader import Prompt, Reader
 from tfm.models.spec import KINDS
 from tfm.objectives.base import Batch, Objective, cross_entropy, int32
 from tfm.ops.fast import softplus
@@ -80,6 +81,12 @@ class Word2Vec(Objective):
         if self.negatives is None:
             return self._one(words_BT, tokens.lengths, scored_BT, rng)
         return self._every(words_BT, valid_BT, scored_BT, dataset, rng)
+
+    def prompt(self, reader: Reader, text: str | None, **_: Any) -> Prompt:
+        raise UserError(
+            "word2vec reads no text: its model has no layers, and a word's vector is looked up; "
+            "tfm neighbors compares vectors"
+        )
 
     def _every(
         self,

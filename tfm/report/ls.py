@@ -100,7 +100,7 @@ def _read(path: pathlib.Path, name: str) -> Listed:
         return Listed(**known, status="running", best=best, step=step)
     if failure is not None:
         return Listed(**known, status="failed", reason=failure["error"], best=best, step=step)
-    if "data" not in config:
+    if known["dataset"] == "none":
         return Listed(**known, status="imported")
     return Listed(**known, status="unfinished", best=best, step=step)
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from tfm.config.names import UserError, read
-from tfm.config.spec import Named, to_spec
+from tfm.config.spec import Named
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
 from tfm.evaluate.evaluator import EvalContext, Evaluator
@@ -17,10 +17,8 @@ from tfm.evaluate.word_vectors import WordVectors
 from tfm.objectives.base import Objective, eval_step
 from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
 from tfm.run.folder import Folder
-from tfm.run.imported import imported_vocabulary
 from tfm.run.load import LoadedRun, load
 from tfm.run.spec import DataSpec
-from tfm.run.text import text_writer
 
 
 def context_of(
@@ -44,7 +42,7 @@ def context_of(
         data=data,
         source=source,
         batch=spec.eval_batch,
-        writer=functools.partial(text_writer, loaded),
+        reader=loaded.reader,
     )
 
 
@@ -61,27 +59,22 @@ def evaluate(
     """Returns the objective's metrics with intervals and, by name, the results of `evaluators`;
     also messages about damaged checkpoints.
 
-    An imported model needs `dataset` and `objective`. `split` replaces that of the evaluators.
+    An imported model needs `dataset`. `split` replaces that of the evaluators.
     """
     loaded = load(workdir, checkpoint, trust)
     run = loaded.run
-    if run is None and (dataset is None or objective is None):
-        raise UserError(
-            f"{workdir} is an imported model: name the data and the task with --dataset=… and "
-            "--objective=…"
-        )
-    name = objective or (run.objective if run else "")
+    name, imported = objective or run.objective, run.data.dataset == "none"
     entry = read(name, OBJECTIVES, "objective")
     if (loaded.spec.like or loaded.spec.family) not in entry.families:
         raise UserError(f"objective {name!r} is not for the family {loaded.spec.family!r}")
-    data = to_spec(DataSpec, {"dataset": dataset}, "data.") if run is None else run.data
+    data = dataclasses.replace(run.data, tokenizer=None) if imported else run.data
     if dataset is not None:
         source = read(dataset, DATASETS, "data set")
         data = dataclasses.replace(data, dataset=Named.of(dataset, source))
-    saved = Folder(workdir).read("data.json") or {}  # an imported model has no data
+    saved = Folder(workdir).read("data.json") or {}
     vocabulary = saved.get("vocabulary")
-    if run is None and takes_tokenizer(data.dataset):
-        vocabulary = imported_vocabulary(loaded.folder)
+    if imported and not takes_tokenizer(data.dataset):
+        vocabulary = None
 
     @functools.cache
     def opened(split: str) -> Dataset:
@@ -96,8 +89,8 @@ def evaluate(
             f"{workdir}: data set {str(data.dataset)!r} was edited since the run began; "
             "--dataset=… evaluates on the edited data"
         )
-    _check_fits(loaded, entry, name, data, valid, saved, vocabulary)
-    chunk = run.train.loss_chunk if run is not None and objective is None else None
+    _check_fits(loaded, entry, name, data, valid, {} if imported else saved, vocabulary)
+    chunk = run.train.loss_chunk if objective is None else None
     step = jax.jit(functools.partial(eval_step, loaded.model, entry, chunk=chunk))
     context = context_of(loaded, entry, step, opened, data)
     where = {"step": loaded.step, "split": split, "dataset": str(data.dataset)}

@@ -47,10 +47,10 @@ def _check(tree: Any, /, **types: Any) -> None:
 def _check_file(name: str, tree: Any) -> None:
     """Raises ValueError unless a file, or a line of the log, has what its readers use."""
     match name:
-        case "config.json" if isinstance(tree, dict) and not {"id", "train"} & set(tree):
-            _check(tree, model=dict)  # an imported model
         case "config.json":
-            _check(tree, model=dict, id=str, objective=str, data=dict, train=dict)
+            _check(tree, model=dict, objective=str, data=dict, train=dict)
+            if tree["data"].get("dataset") != "none":  # which imported models have, and no id
+                _check(tree, id=str)
         case "summary.json":
             _check(tree, id=str, status=str, steps=int, skipped=int, parameters=int, flops=int)
             _check(tree, valid=dict | None, best=dict | None, tests=dict)

@@ -1,4 +1,4 @@
-"""A run folder as a model that can be called: trained, fine-tuned or imported, it is the same."""
+"""A run folder as a model that can be called, whether trained, fine-tuned or imported."""
 
 import dataclasses
 import functools
@@ -8,115 +8,100 @@ from typing import Any
 
 from flax import linen as nn
 
-from tfm.config.files import load as load_config
 from tfm.config.names import UserError
+from tfm.data import reader as readers
 from tfm.data.dataset import Dataset
-from tfm.data.tokenizers.tokenizer import tokenizer_of
-from tfm.models.spec import ModelSpec, model_spec
+from tfm.data.reader import Reader
+from tfm.models.spec import ModelSpec
+from tfm.objectives.base import Objective
+from tfm.run import predict
 from tfm.run.checkpoint import Checkpoints, evaluated
 from tfm.run.folder import Folder
-from tfm.run.imported import imported_tokenizer
-from tfm.run.spec import RunSpec, of_tree, open_data
+from tfm.run.spec import RunSpec, of_folder, open_data
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedRun:
-    """The model of a run folder, its parameters, its data and its tokenizer."""
+    """The model of a run folder, its parameters, its reader and its data."""
 
     folder: pathlib.Path
     step: int
-    spec: ModelSpec
+    run: RunSpec
     model: nn.Module
     variables: dict[str, Any] = dataclasses.field(repr=False)
-    run: RunSpec | None  # None: it was imported, not trained here
     messages: list[str]  # about damaged checkpoints
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.run.model
+
+    @property
+    def objective(self) -> Objective:
+        return self.run.objective.entry
 
     @property
     def params(self) -> Any:
         return self.variables["params"]
 
     def __call__(self, **inputs: Any) -> Any:
-        """The model's outputs."""
+        """Returns the model's outputs."""
         return self.model.apply(self.variables, **inputs)
 
     @functools.cached_property
-    def known(self) -> dict[str, Any]:
-        """What the folder says of its data: how many ids there are, and what they stand for."""
-        return Folder(self.folder).read("data.json") or {}
+    def reader(self) -> Reader:
+        """Maps text to ids and back. No data file is opened, except for runs of older versions."""
+        known = Folder(self.folder).read("data.json") or {}
+        if "reader" in known:
+            return readers.of_tree(known["reader"], known["vocabulary"])
+        train = self.data["train"]
+        return readers.of_data(train, self.run.data.dataset.entry, self.objective.added(train))
+
+    @functools.cached_property
+    def data(self) -> dict[str, Dataset]:
+        """The data that the run was trained and evaluated on, by split."""
+        known = Folder(self.folder).read("data.json") or {}
+        tokenized = self.run.data.tokenizer is not None
+        return open_data(self.run, known.get("vocabulary") if tokenized else None)[1]
 
     def generate(
         self, text: str | Sequence[str] | None = None, *, part: int | None = None, **settings: Any
     ) -> Any:
-        """What the model writes after a text, with the text; or for a source, its target. Of
-        several texts, a list; without a text, from the token that begins one. `settings` are those
-        of `DecodeSpec`: max_new, temperature, top_k, top_p, min_p, beams, … With `n_best` above 1,
-        a list of sequences for each text, the best first.
+        """Continues a text, or writes the target of a source. Returns a list for a list of texts.
+        Without a text, begins with the token that begins one. `settings` are those of
+        `DecodeSpec`: max_new, temperature, top_k, top_p, min_p, beams, … With `n_best` above 1,
+        returns a list of sequences for each text, the best first.
 
-        The most likely tokens are taken unless a temperature is given.
+        Takes the most likely tokens unless a temperature is set.
         """
         several = not (text is None or isinstance(text, str))
         texts: Any = list(text) if isinstance(text, Sequence) and several else [text]
-        if not all(own is None or isinstance(own, str) for own in texts):
+        if not all(one is None or isinstance(one, str) for one in texts):
             raise UserError(f"generate({text!r}): give a text, a list of texts, or nothing")
-        writer = self._writer(part)
-        chosen = writer.fitting(texts, settings)
-        found: list[Any] = [
-            [writer.text(writer.prompt(own), one.tokens) for one in ones]
-            for own, ones in zip(texts, writer.write(texts, chosen), strict=True)
-        ]
-        if chosen.n_best == 1:
-            found = [ones[0] for ones in found]
-        return found if several else found[0]
+        written = predict.TextWriter(self, part).write(texts, settings)
+        answers: list[Any] = [[one["text"] for one in each["sequences"]] for each in written]
+        if settings.get("n_best", 1) == 1:
+            answers = [sequences[0] for sequences in answers]
+        return answers if several else answers[0]
 
-    def _writer(self, part: int | None) -> Any:
-        from tfm.run.text import text_writer
+    def classify(self, text: str, second: str | None = None) -> dict[str, Any]:
+        """Returns the class of a text, or of two, with all probabilities; or a number."""
+        return predict.classify(self, [(text, second)])[0]
 
-        kept = vars(self).setdefault("_writers", {})
-        if part not in kept:
-            kept[part] = text_writer(self, part)
-        return kept[part]
+    def tag(self, text: str) -> list[dict[str, Any]]:
+        """Returns the tag of each word of a text, and its probability."""
+        return predict.tag(self, [text])[0]
 
-    @functools.cached_property
-    def data(self) -> dict[str, Dataset]:
-        """What it was trained and evaluated on, by split."""
-        if self.run is None:
-            raise UserError(f"{self.folder} is an imported model: it has no data")
-        own = self.known.get("vocabulary") if self.run.data.tokenizer is not None else None
-        return open_data(self.run, own)[1]
-
-    @functools.cached_property
-    def tokenizer(self) -> Any:
-        """With `decode(ids)`: the data's own, or that of an import, from `tokenizers`."""
-        if self.run is None and imported_tokenizer(self.folder).is_file():
-            import tokenizers
-
-            return tokenizers.Tokenizer.from_file(str(imported_tokenizer(self.folder)))
-        tokenizer = tokenizer_of(self.known.get("vocabulary"))
-        if tokenizer is not None:
-            return tokenizer
-        if self.run is None:
-            raise UserError(f"{self.folder} has no tokenizer: no tokenizer.json was imported")
-        if self.data["train"].decode is None:
-            raise UserError(f"{self.folder} has no tokenizer: its data are ids")
-        return self.data["train"]
+    def fill(self, text: str, top: int = 5) -> list[list[dict[str, Any]]]:
+        """Returns the most likely tokens, or spans, for each [MASK] of a text."""
+        return predict.fill(self, text, top)
 
 
 def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = False) -> LoadedRun:
-    """The run in a folder, with its best checkpoint or its `last`.
+    """Loads the run in a folder, with its best checkpoint or its `last`.
 
-    `trust`: the code that the folder holds, if it does, may be run.
+    `trust`: code that the folder holds, if any, may be run.
     """
     path = pathlib.Path(folder)
-    run, spec = read_spec(path, trust)
+    run = of_folder(str(path), trust)
     step, variables, messages = Checkpoints(path, read_only=True).variables(checkpoint)
-    module = spec.build()
-    return LoadedRun(path, step, spec, module, evaluated(variables), run, messages)
-
-
-def read_spec(folder: pathlib.Path, trust: bool = False) -> tuple[RunSpec | None, ModelSpec]:
-    """The run in a folder and its model; an imported model has no run."""
-    tree = load_config(str(folder / "config.json"), trust)
-    if "objective" in tree:
-        run = of_tree(tree.to_dict(), str(folder))
-        return run, run.model
-    return None, model_spec(tree)
+    return LoadedRun(path, step, run, run.model.build(), evaluated(variables), messages)

@@ -16,8 +16,7 @@ from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.describe.flops import flops
 from tfm.models.spec import ModelSpec
 from tfm.objectives.base import Batch, Objective
-from tfm.objectives.batches import Share, shaped, tokens_in
-from tfm.objectives.packing import positions
+from tfm.objectives.batches import Share, positions, shaped, tokens_in
 from tfm.run.spec import RunSpec
 
 

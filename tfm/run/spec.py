@@ -18,7 +18,7 @@ from tfm.data.tokenizers import TOKENIZERS
 from tfm.evaluate.evaluator import Evaluation, check_evaluations, evaluation
 from tfm.evaluate.table import EVALUATORS
 from tfm.models.common import check_packable
-from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec
+from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec, model_spec
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
@@ -208,12 +208,18 @@ def read(tree: Tree) -> RunSpec:
 
 
 def of_folder(workdir: str, trust: bool = False) -> RunSpec:
-    """The run that a folder holds. `trust`: the copies there of users' files may be run."""
+    """Reads the run of a folder. `trust`: the copies there of users' files may be run."""
     return of_tree(load(os.path.join(workdir, "config.json"), trust).to_dict(), workdir)
 
 
 def of_tree(tree: Tree, workdir: str) -> RunSpec:
-    """Returns the run that a folder's config describes."""
+    """Reads the run that a folder's config describes."""
+    if "objective" not in tree:
+        model_spec(tree)  # raises if it is no run at all
+        raise UserError(
+            f"{workdir} was imported by an older version: import it again, tfm import HF_FOLDER "
+            f"--workdir={workdir}"
+        )
     try:
         return read(tree)
     except UserError as e:

@@ -48,6 +48,8 @@ def initial_variables(
             f"which has {', '.join(sorted(ours)[:3])}, …"
         )
     known = Folder(folder).read("data.json")
+    if known is not None and not known["fingerprint"]:  # imported: its ids are not checked
+        known = None
     tables = [path for path in taken if path in TOKENS]
     if tables and known is not None and vocab is not None:
         _check_ids(folder, known, vocab, vocabulary)

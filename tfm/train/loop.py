@@ -24,6 +24,7 @@ from tfm.config.provenance import SOURCE
 from tfm.config.spec import flat, to_tree
 from tfm.data.dataset import Dataset
 from tfm.data.plan.order import Prefetch
+from tfm.data.reader import of_data
 from tfm.evaluate import leaks, loss
 from tfm.evaluate.baselines import floors
 from tfm.evaluate.evaluator import Evaluation, always, results_of
@@ -117,7 +118,8 @@ def train(
         folder.write("config.json", {**more, **to_tree(run)})
         train = data["train"]
         known = {name: getattr(train, name) for name in ("fingerprint", "vocab", "vocabulary")}
-        folder.write("data.json", known)
+        reader = of_data(train, run.data.dataset.entry, run.objective.entry.added(train))
+        folder.write("data.json", {**known, "reader": reader.to_tree()})
         for note in dict.fromkeys(note for dataset in data.values() for note in dataset.notes):
             watcher.message(note)
         record_profile(run, folder, watcher.message)
@@ -301,7 +303,7 @@ class _Training:
         if not evaluations:
             return {}
         run, variables = self.spec, state.variables()
-        loaded = LoadedRun(self.folder.path, done, run.model, run.model.build(), variables, run, [])
+        loaded = LoadedRun(self.folder.path, done, run, run.model.build(), variables, [])
         vars(loaded)["data"] = self.data
         context = context_of(
             loaded, self.objective, self.eval_step, self.data.__getitem__, run.data
