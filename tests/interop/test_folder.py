@@ -435,7 +435,7 @@ def test_a_tokenizer_that_is_not_exported_is_named(tmp_path, monkeypatch, capsys
     tokenizer = TOKENIZERS["words"](segmenter="jieba").make(iter(["我们是好朋友"]))
     known = {"fingerprint": "", "vocab": 6, "vocabulary": vocabulary_of(tokenizer, None)}
     Folder(tmp_path).write("data.json", known)
-    monkeypatch.setattr(folder, "export_folder", lambda source, target, **_: target)
+    monkeypatch.setattr("tfm.cli.export.export_folder", lambda source, target, **_: target)
     assert cli.main(["export", str(tmp_path), str(tmp_path / "out")]) == 0
     assert (
         "without its tokenizer: transformers cannot split text with jieba"
