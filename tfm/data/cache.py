@@ -76,14 +76,12 @@ class Entry:
 
     def __init__(self, path: pathlib.Path, meta: Mapping[str, Any]):
         self.facts: dict[str, Any] = meta["facts"]
-        columns = meta["columns"].items()
-        self._columns = {name: Column(path / name, column["dtype"]) for name, column in columns}
+        self.columns = {
+            name: Column(path / name, column["dtype"]) for name, column in meta["columns"].items()
+        }
 
     def __getitem__(self, name: str) -> Column:
-        return self._columns[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._columns
+        return self.columns[name]
 
 
 class Writer:

@@ -56,7 +56,7 @@ class Corpus(Source):
 
     @property
     def eos(self) -> bool | None:
-        """Whether an end id follows each line of a stream; None if the records are separate."""
+        """True if an end id follows each line of a stream; None if the records are separate."""
         return None if self.windows is None else self.windows.eos
 
     def with_reading(self, reading: Reading) -> "Corpus":

@@ -79,7 +79,7 @@ class Ragged:
     def take(self, rows: np.ndarray) -> "Ragged":
         return Ragged(self.ids[self.places(rows)], self.lengths[rows])
 
-    def split(self) -> list[np.ndarray]:
+    def sequences(self) -> list[np.ndarray]:
         """Returns the ids of each row."""
         return np.split(self.ids, np.cumsum(self.lengths)[:-1])
 
@@ -200,7 +200,7 @@ class Dataset:
 
 
 class Reading(NamedTuple):
-    """How text is read: the settings of `data` that all its data sets share."""
+    """Settings for reading text, which all data sets of a run share."""
 
     tokenizer: str | None = None  # an entry of TOKENIZERS
     max_length: int | None = None  # longer examples are truncated

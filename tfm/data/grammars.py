@@ -37,7 +37,7 @@ Words = list[tuple[str, int]]  # words, and the position of the English word tha
 
 
 @functools.cache
-def entries(*tables: str) -> list[list[str]]:
+def word_list(*tables: str) -> list[list[str]]:
     """Returns the entries of word lists; each is a list of words."""
     return [entry.split() for table in tables for entry in table.split(",")]
 
@@ -66,8 +66,8 @@ class _Choices:
 def _phrase(choices: _Choices, nouns: str, english: list[str]) -> dict[str, Words]:
     """Appends an article, perhaps an adjective, and a noun to the English sentence; returns their
     translations."""
-    definite, noun = choices.of((True, False)), Noun(*choices.of(entries(nouns)))
-    adjective = choices.of(entries(ADJECTIVES)) if choices.happens(2) else None
+    definite, noun = choices.of((True, False)), Noun(*choices.of(word_list(nouns)))
+    adjective = choices.of(word_list(ADJECTIVES)) if choices.happens(2) else None
     at, feminine = len(english), noun.gender == "f"
     english += ["the" if definite else "a", *(adjective[:1] if adjective else []), noun.english]
     last = len(english) - 1
@@ -85,12 +85,12 @@ def _sentence(choices: _Choices) -> tuple[list[str], dict[str, Words]]:
     english: list[str] = []
     subject = _phrase(choices, NOUNS, english)
     negated, transitive = choices.happens(3), choices.happens(2)
-    verb = choices.of(entries(TRANSITIVE if transitive else INTRANSITIVE))
+    verb = choices.of(word_list(TRANSITIVE if transitive else INTRANSITIVE))
     negation = len(english) + 1
     english += ["does", "not", verb[1]] if negated else [verb[0]]
     at = len(english) - 1
     direct_object = _phrase(choices, NOUNS, english) if transitive else {}
-    preposition = choices.of(entries(PREPOSITIONS)) if choices.happens(2) else None
+    preposition = choices.of(word_list(PREPOSITIONS)) if choices.happens(2) else None
     french = [*subject["french"], (verb[2], at), *direct_object.get("french", ())]
     chinese = [(verb[3], at), *direct_object.get("chinese", ())]
     if negated:  # ne … pas; 不
@@ -112,21 +112,22 @@ MOST_TARGET = {"french": 13, "chinese": 19}
 
 
 def _english_words() -> list[str]:
-    words = [entry[0] for entry in entries(ADJECTIVES, NOUNS, PLACES)]
-    words += [form for verb in entries(TRANSITIVE, INTRANSITIVE) for form in verb[:2]]
-    return ["the", "a", "does", "not", *words, *(entry[0] for entry in entries(PREPOSITIONS))]
+    words = [entry[0] for entry in word_list(ADJECTIVES, NOUNS, PLACES)]
+    words += [form for verb in word_list(TRANSITIVE, INTRANSITIVE) for form in verb[:2]]
+    return ["the", "a", "does", "not", *words, *(entry[0] for entry in word_list(PREPOSITIONS))]
 
 
 def _target_words(language: str) -> list[str]:
-    nouns = [Noun(*entry) for entry in entries(NOUNS, PLACES)]
-    verbs, adjectives = entries(TRANSITIVE, INTRANSITIVE), entries(ADJECTIVES)
+    nouns = [Noun(*entry) for entry in word_list(NOUNS, PLACES)]
+    verbs, adjectives = word_list(TRANSITIVE, INTRANSITIVE), word_list(ADJECTIVES)
+    prepositions = word_list(PREPOSITIONS)
     if language == "french":
         words = ["le", "la", "un", "une", "ne", "pas", *(noun.french for noun in nouns)]
         words += [form for adjective in adjectives for form in adjective[1:3]]
-        return words + [entry[2] for entry in verbs] + [entry[1] for entry in entries(PREPOSITIONS)]
+        return words + [verb[2] for verb in verbs] + [entry[1] for entry in prepositions]
     words = ["那", "一", "的", "不", "在", *(noun.chinese for noun in nouns)]
     words += [noun.measure for noun in nouns] + [adjective[4] for adjective in adjectives]
-    return words + [entry[3] for entry in verbs] + [entry[2] for entry in entries(PREPOSITIONS)]
+    return words + [verb[3] for verb in verbs] + [entry[2] for entry in prepositions]
 
 
 class _Vocabulary:

@@ -6,6 +6,7 @@ In T5, Raffel et al. 2020, every task is text to text, and a prefix distinguishe
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ class Mixture(Source):
 
     @property
     def tells(self) -> bool:
-        """Whether rows show their task."""
+        """True if rows show their task, by a prefix or a token."""
         return self.tokens or any(task.prefix for task in self.tasks)
 
     def prefix_ids(self, number: int, vocab: int) -> list[int]:
@@ -213,11 +214,11 @@ def _joint_corpus(tasks: Sequence[Task], as_text: bool, on_bad: str) -> Corpus:
                     if as_text and content.form == "labels":
                         labels += record.names()
                 if place is not None:
-                    prefixes = [str(task.prefix)] * (texts if task.prefix else 0)
-                    yield from (Record(place, text) for text in [*labels, *prefixes])
+                    prefixes = itertools.repeat(task.prefix or "", texts if task.prefix else 0)
+                    yield from (Record(place, text) for text in itertools.chain(labels, prefixes))
 
         parts = zip(corpora, layouts, splits, strict=True)
-        digests = [(corpus.kind, dict(own.settings), part.digest) for corpus, own, part in parts]
+        digests = [(corpus.kind, dict(x.settings), part.digest) for corpus, x, part in parts]
         text = json.dumps(digests, sort_keys=True)
         size = sum(part.size for part in splits)
         return Split(hashlib.sha256(text.encode()).hexdigest(), size, records)

@@ -121,7 +121,7 @@ def _draw_list(key: int, least: int, most: int, depth: int, args: int) -> tuple[
             return tokens, value
     raise UserError(
         f"listops: none of {MAX_LISTS} lists had from min_length={least} to length={most} "
-        "tokens; allow more"
+        "tokens; allow a wider range"
     )
 
 

@@ -46,7 +46,7 @@ class Record(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What the records of a corpus hold."""
+    """The kind of content that the records of a corpus have."""
 
     form: str  # a key of FORMS
     settings: Mapping[str, Any] = {}  # the options that determine what is read from the files
@@ -175,7 +175,7 @@ class WordEncoder:
         if new:
             special = self.tokenizer.special
             unknown = [special.eos if special.unk is None else special.unk]
-            encoded = Ragged(*self.tokenizer.encode_batch(new)).split()
+            encoded = Ragged(*self.tokenizer.encode_batch(new)).sequences()
             for text, ids in zip(new, encoded, strict=True):
                 self.known[text] = ids.tolist() or unknown
         words = [self.known[text] for text in texts]
@@ -228,9 +228,10 @@ class _Rows:
     def __init__(self, entry: cache.Entry, layout: Layout, tokenizer: Tokenizer, reading: Reading):
         self.entry, self.form, self.special = entry, layout.form, tokenizer.special
         self.wraps = tokenizer.wraps and self.form in ("labels", "tags")
-        self.added = 2 * self.wraps + (SECOND in entry) * (1 + (not self.wraps))  # special ids
+        separators = (SECOND in entry.columns) * (1 + (not self.wraps))
+        self.added = 2 * self.wraps + separators  # special ids
         histogram = {name: np.array(pairs) for name, pairs in entry.facts["lengths"].items()}
-        self.source_lengths = histogram["both" if SECOND in entry else TOKENS]
+        self.source_lengths = histogram["both" if SECOND in entry.columns else TOKENS]
         self.target_lengths = histogram.get(TARGET)
         self.max_length = int(self.source_lengths[-1, 0]) + self.added
         if reading.max_length is not None:
@@ -260,10 +261,10 @@ class _Rows:
             return np.diff(self.entry[f"{name}_ends"][:], prepend=0)
 
         first_N = stored(TOKENS) + self.added
-        if SECOND in self.entry:
+        if SECOND in self.entry.columns:
             first_N += stored(SECOND)
         sides = [np.minimum(first_N, self.max_length)]
-        if TARGET in self.entry:
+        if TARGET in self.entry.columns:
             sides.append(np.minimum(stored(TARGET), self.max_target))
         return np.stack(sides, 1).astype(np.int32)
 
@@ -271,7 +272,7 @@ class _Rows:
         room = self.max_length - self.added
         labels = self.entry["labels"][rows] if self.form == "labels" else None
         start_N, length_N = self._bounds(TOKENS, rows)
-        if SECOND in self.entry:
+        if SECOND in self.entry.columns:
             start2_N, length2_N = self._bounds(SECOND, rows)
             length_N, length2_N = _truncated(length_N, length2_N, room)
             first, second = (
@@ -328,8 +329,8 @@ def joined(pieces: Sequence[Ragged | int]) -> tuple[Ragged, np.ndarray]:
     Also returns the index of the piece that each id comes from.
     """
     count = next(len(piece) for piece in pieces if isinstance(piece, Ragged))
-    one = np.ones(count, np.int64)
-    length_PN = np.stack([one if isinstance(piece, int) else piece.lengths for piece in pieces])
+    single = np.ones(count, np.int64)
+    length_PN = np.stack([single if isinstance(x, int) else x.lengths for x in pieces])
     lengths = length_PN.sum(0)
     start_PN = np.cumsum(length_PN, 0) - length_PN + (np.cumsum(lengths) - lengths)
     ids, index = np.zeros(lengths.sum(), np.int32), np.zeros(lengths.sum(), np.int32)

@@ -185,7 +185,7 @@ def addition(p: int = 97, fraction: float = 0.5) -> Source:
 
 
 def parity(length: int = 32, min_length: int | None = None, each: bool = False) -> Source:
-    """Whether the number of ones is odd; with `each`, at every position so far.  Best: 1.
+    """The parity of the number of ones; with `each`, at every position so far.  Best: 1.
 
     Hahn 2020: self-attention of a fixed size approaches chance as the length grows.
     """

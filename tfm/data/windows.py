@@ -20,7 +20,7 @@ BATCH = 128  # blocks tokenized at once; 64 times as many lines
 
 
 class Windows(NamedTuple):
-    """How a stream is cut into rows."""
+    """The windows that a stream is cut into."""
 
     length: int
     stride: int = 1  # distance between training windows

@@ -104,7 +104,7 @@ def references(reader: Reader, dataset: Dataset) -> list[str]:
         return dataset.target_texts(rows)
     examples = dataset.take(rows)
     target = examples.tokens if examples.target is None else examples.target
-    return [reader.decode(ids) for ids in target.split()]
+    return [reader.decode(ids) for ids in target.sequences()]
 
 
 def _measured(
@@ -112,7 +112,7 @@ def _measured(
 ) -> dict[str, Any]:
     objective, reader = context.objective, context.reader
     examples = dataset.take(np.arange(len(dataset)))
-    sources: Any = examples.tokens.split() if examples.vectors is None else examples.vectors
+    sources: Any = examples.tokens.sequences() if examples.vectors is None else examples.vectors
     prompts = [objective.begin(reader, one.tolist()) for one in sources]
     ends = objective.ends(reader, prompts[0])
     writer = Writer.of(context.spec, context.variables, ends, objective.prefix)

@@ -22,15 +22,15 @@ class Text(NamedTuple):
     """A file as ids. `size(part)` is the number of bytes of a slice of them."""
 
     ids: np.ndarray
+    digest: str  # of the file
     vocab: int
     size: Callable[[slice], int]
     encode: Callable[[str], list[int]]
     decode: Callable[[Ids], str]
-    digest: str
     vocabulary: str | None = None  # the characters that the ids stand for
 
 
-def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
+def _characters(name: str, raw: np.ndarray, digest: str, vocabulary: str | None) -> Text:
     try:
         text = raw.tobytes().decode()
     except UnicodeDecodeError as e:
@@ -39,15 +39,14 @@ def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
             "write bytes(path=…), which reads any file"
         ) from None
     code_N = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    known, used = np.zeros(0x110000, bool), np.zeros(0x110000, bool)
-    used[code_N] = True
+    known = np.zeros(0x110000, bool)
     known[code_N if vocabulary is None else [ord(c) for c in vocabulary]] = True
-    code_V, unknown = np.flatnonzero(known), np.flatnonzero(used & ~known)
+    code_V, unknown = np.flatnonzero(known), np.flatnonzero(~known[code_N])
     if unknown.size:
-        place = int(np.flatnonzero(code_N == unknown[0])[0])
+        count, place = len(np.unique(code_N[unknown])), int(unknown[0])
         raise UserError(
-            f"characters: {name} holds {unknown.size} characters that the model does not know, for "
-            f"example {chr(unknown[0])!r} at character {place}; only bytes(path=…) knows all"
+            f"characters: {name} holds {count} characters that the model does not know, for "
+            f"example {text[place]!r} at character {place}; only bytes(path=…) knows all"
         )
     id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
 
@@ -57,26 +56,18 @@ def _characters(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
             raise UserError(f"characters: {name} does not hold {unknown!r}: it has no id")
         return [int(id_of[ord(sign)]) for sign in text]
 
-    return Text(
-        ids=id_of[code_N],
-        vocab=len(code_V),
-        size=lambda part: len(text[part].encode()),
-        encode=encode,
-        decode=lambda ids: "".join(chr(code_V[i]) for i in ids),
-        digest=hashlib.sha256(raw.data).hexdigest(),
-        vocabulary="".join(map(chr, code_V)),
-    )
+    def decode(ids: Ids) -> str:
+        return "".join(chr(code_V[i]) for i in ids)
+
+    size = lambda part: len(text[part].encode())  # noqa: E731
+    return Text(id_of[code_N], digest, len(code_V), size, encode, decode, "".join(map(chr, code_V)))
 
 
-def _bytes(name: str, raw: np.ndarray, vocabulary: str | None) -> Text:
-    return Text(
-        ids=raw,
-        vocab=256,
-        size=lambda part: len(raw[part]),
-        encode=lambda text: list(text.encode()),
-        decode=lambda ids: bytes(np.asarray(ids, np.uint8)).decode(errors="replace"),
-        digest=hashlib.sha256(raw.data).hexdigest(),
-    )
+def _bytes(name: str, raw: np.ndarray, digest: str, vocabulary: str | None) -> Text:
+    def decode(ids: Ids) -> str:
+        return bytes(np.asarray(ids, np.uint8)).decode(errors="replace")
+
+    return Text(raw, digest, 256, lambda part: len(raw[part]), lambda x: list(x.encode()), decode)
 
 
 KINDS = {"characters": _characters, "bytes": _bytes}
@@ -88,7 +79,8 @@ def _read(kind: str, path: pathlib.Path, vocabulary: str | None, changed: int, s
     reads see what was hashed, even if the file is edited meanwhile."""
     if not size:
         raise UserError(f"{kind}: {path} is empty")
-    return KINDS[kind](str(path), np.fromfile(path, np.uint8), vocabulary)
+    raw = np.fromfile(path, np.uint8)
+    return KINDS[kind](str(path), raw, hashlib.sha256(raw.data).hexdigest(), vocabulary)
 
 
 class TextFile(Source):

@@ -38,8 +38,8 @@ def text(
     """Files of plain text (or .gz), as one stream of tokens in windows of `length`.
 
     Training windows begin at every `stride`-th token. Those of validation and test do not overlap,
-    so each token is scored once, the first one after `bos`; their length is `eval_length`, if it is
-    given: in longer windows, more tokens have a long context. `valid` is a file, or the share at
+    so each token is scored once, the first one after `bos`; their length is `eval_length`, if set:
+    in longer windows, more tokens have a long context. `valid` is a file, or the share at
     the end of the training file that is held out. With `eos`, an end id follows each line.
     """
     windows = Windows(whole("text", "length", length, 1), whole("text", "stride", stride, 1))

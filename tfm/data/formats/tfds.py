@@ -37,20 +37,13 @@ MAPPINGS: dict[str, Mapping[str, str]] = {
     "wiki40b": {"text": "text"},
     "imdb_reviews": {"text": "text", "label": "label"},
     "ag_news_subset": {"text": "description", "label": "label"},
-    "snli": PREMISE,
     "conll2003": {"text": "tokens", "tags": "ner"},
-    "glue/cola": SENTENCE,
-    "glue/sst2": SENTENCE,
-    "glue/mrpc": PAIR,
-    "glue/stsb": PAIR,
-    "glue/rte": PAIR,
-    "glue/wnli": PAIR,
     "glue/qqp": {"text": "question1", "text2": "question2", "label": "label"},
     "glue/qnli": {"text": "question", "text2": "sentence", "label": "label"},
-    "glue/mnli": PREMISE,
-    "glue/mnli_matched": PREMISE,
-    "glue/mnli_mismatched": PREMISE,
-    "glue/ax": PREMISE,
+    **dict.fromkeys(("glue/cola", "glue/sst2"), SENTENCE),
+    **dict.fromkeys(("glue/mrpc", "glue/stsb", "glue/rte", "glue/wnli"), PAIR),
+    **dict.fromkeys(("snli", "glue/mnli", "glue/mnli_matched"), PREMISE),
+    **dict.fromkeys(("glue/mnli_mismatched", "glue/ax"), PREMISE),
 }
 TRANSLATIONS = ("wmt14_translate", "wmt16_translate", "wmt19_translate", "ted_hrlr_translate")
 WIKI40B = re.compile(r"\n?_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\n?")
@@ -62,7 +55,7 @@ class Prepared(NamedTuple):
     name: str
     data_dir: str | None
     splits: Mapping[str, str]
-    features: Mapping[str, str]  # of roles given in the config
+    features: Mapping[str, str]  # by role, as the config names them
 
     def folder(self) -> pathlib.Path:
         """Finds the newest version, or the one in the name: wmt14_translate/de-en:1.0.0."""

@@ -28,7 +28,7 @@ BERT = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-    """Makes a tokenizer; what an entry of TOKENIZERS returns. If it `learns`, `make` is given the
+    """Makes a tokenizer; what an entry of TOKENIZERS returns. If it `learns`, `make` gets the
     texts of the training split. `files` returns a hash of the files that are read to make it."""
 
     make: Callable[[Iterator[str]], Tokenizer]
@@ -161,7 +161,7 @@ def unigram(vocab: int = 8000, lower: bool = False) -> Maker:
         options = {"vocab_size": vocab, **_alphabet()}
         _train(rules, trainers.UnigramTrainer, texts, [PAD, BOS, EOS, MASK], **options)
         if not set(byte_signs()) <= rules.get_vocab().keys():
-            raise UserError(f"unigram: vocab={vocab} leaves no room for all 256 bytes; more")
+            raise UserError(f"unigram: vocab={vocab} is too small for all 256 bytes")
         return Tokenizer(rules, ALL_KNOWN, spaced=True)
 
     return Maker(make)
