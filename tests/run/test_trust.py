@@ -1,4 +1,4 @@
-"""A run keeps the code of its own ideas, and is read from that; no folder's code is run unasked."""
+"""A run keeps a copy of its own code and is read from that; no code is run without trust."""
 
 import json
 import pathlib

@@ -51,16 +51,16 @@ def test_weights_and_statistics_are_taken(tmp_path, source):
     run, report = start(tmp_path / "a", source)
     wanted = tfm.load(str(source))
     jax.tree.map(np.testing.assert_array_equal, run.params, wanted.params)
-    assert report["left"] == report["fresh"] == []
-    assert any("batch_stats" in path for path in report["taken"])
+    assert report["skipped"] == report["new"] == []
+    assert any("batch_stats" in path for path in report["loaded"])
 
 
 def test_a_pattern_leaves_the_rest_fresh(tmp_path, source):
     run, report = start(tmp_path / "b", source, **{"train.init_pattern": "embed/.*"})
     taken = tfm.load(str(source)).params["embed"]["token"]["embedding"]
     np.testing.assert_array_equal(run.params["embed"]["token"]["embedding"], taken)
-    assert report["taken"] == ["embed/token/embedding"]
-    assert report["fresh"] == report["left"]
+    assert report["loaded"] == ["embed/token/embedding"]
+    assert report["new"] == report["skipped"]
 
 
 def test_the_other_run_may_be_deleted_when_it_has_begun(tmp_path, source):
@@ -124,7 +124,7 @@ def test_vectors_of_word2vec_become_an_embedding(tmp_path):
     init = {"init_from": str(tmp_path / "w2v")}
     of(text_run(tmp_path / "a.txt", ENCODER, "masked_lm", **init), tmp_path / "mlm")
     report = json.loads((tmp_path / "mlm" / "init.json").read_text())
-    assert report["taken"] == ["embed/token/embedding"]
+    assert report["loaded"] == ["embed/token/embedding"]
     there = tfm.load(str(tmp_path / "w2v")).params["input"]
     here = tfm.load(str(tmp_path / "mlm"), "last").params["embed"]["token"]["embedding"]
     assert len(here) == len(there) + 1
@@ -172,8 +172,8 @@ def test_an_imported_bert_becomes_a_classifier(tmp_path):
     }
     of(tree, tmp_path / "run")
     report = json.loads((tmp_path / "run" / "init.json").read_text())
-    assert {path.split("/")[0] for path in report["fresh"]} == {"classify"}
-    assert "pooler/kernel" in report["taken"]
+    assert {path.split("/")[0] for path in report["new"]} == {"classify"}
+    assert "pooler/kernel" in report["loaded"]
     table = [tfm.load(str(tmp_path / x), "last").params["embed"] for x in ("bert", "run")]
     jax.tree.map(np.testing.assert_array_equal, *table)
 

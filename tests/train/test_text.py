@@ -118,7 +118,7 @@ def test_another_run_takes_the_tokenizer_over(own_cache):
     assert opened["train"].label_names == ("cat", "dog")
     loop.train(run, "second", Silent())
     init = json.loads((own_cache / "second" / "init.json").read_text())
-    assert any("embed" in path for path in init["taken"])
+    assert any("embed" in path for path in init["loaded"])
 
 
 def test_the_tokenizer_is_exported(own_cache):

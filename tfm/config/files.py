@@ -1,4 +1,4 @@
-"""Config files: Python files that are run by path and overridden from the command line.
+"""Config files: Python files that are loaded by path and overridden from the command line.
 
 A config file defines `get_config()`, which returns an `ml_collections.ConfigDict`. It may also
 define `SCORES`, `MASKS`, `MIXERS` or any other of `TABLES`: their entries are added to the
@@ -30,9 +30,9 @@ _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it
 
 
 def load(where: str, trust: bool = False) -> ConfigDict:
-    """The locked config of `path/to/file.py`, `path/to/file.py:argument` or `path/to/file.json`.
+    """Returns the locked config of `FILE.py`, `FILE.py:ARGUMENT` or `FILE.json`.
 
-    `trust`: the code that a run's folder holds may be run.
+    `trust` allows the code in a run folder to be run.
     """
     path, colon, argument = where.partition(":")
     if path.endswith(".json"):
@@ -68,8 +68,8 @@ def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
         raise UserError(f"{path} holds a {type(tree).__name__}, not a config")
     if was_edited(tree):
         raise UserError(
-            f"{path} was edited: its checksum differs. Undo that; for a run of its own, copy it "
-            f"to another folder and delete its {CHECKSUM!r}"
+            f"{path} was edited: its checksum differs. Undo that, or copy it to another folder and "
+            f"delete its {CHECKSUM!r} to start a new run"
         )
     check_format(path, tree)
     if tree.get("entries"):
@@ -81,7 +81,7 @@ def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
 
 
 def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
-    """Run the copies of users' files that a run's config.json names, if they are trusted."""
+    """Loads the copies of user files that a run's config.json names, if they are trusted."""
     folder = path.parent
     try:
         named = [
@@ -98,8 +98,8 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
     if not trust:
         code = sorted(str(file) for file in (folder / provenance.SOURCE).rglob("*.py"))
         raise UserError(
-            f"{folder} holds a run with code of its own, which is run only if you trust it. Look "
-            f"at {', '.join(code[:20])}{', …' * (len(code) > 20)}, and say --trust (in Python, "
+            f"{folder} holds a run with its own code, which is run only if you trust it. Look "
+            f"at {', '.join(code[:20])}{', …' * (len(code) > 20)}, and add --trust (in Python, "
             "trust=True)"
         )
     copy = provenance.read_copies(folder, files)
@@ -117,7 +117,7 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
 
 
 def own_error(error: BaseException) -> str | None:
-    """What went wrong in a user's own file, with its line; None if it was not there."""
+    """Describes an error in a user's file with its line; None if it happened elsewhere."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if provenance.is_own(f.filename)]
     if not frames:
         return None
@@ -127,7 +127,7 @@ def own_error(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def user_code(name: str) -> Iterator[None]:
-    """Within it, an error in the user's own code is reported with its file and line."""
+    """Reports an error in the user's code as a UserError with file and line."""
     try:
         yield
     except UserError:
@@ -142,7 +142,7 @@ def user_code(name: str) -> Iterator[None]:
 
 
 def run_file(path: pathlib.Path) -> types.ModuleType:
-    """Run a Python file by its path; the entries of its tables are added to the library's."""
+    """Runs a Python file by its path and adds its entries to the library's registries."""
     return _run(path.resolve())[0]
 
 
@@ -163,7 +163,7 @@ def _run(path: pathlib.Path, copy: Copy | None = None) -> tuple[types.ModuleType
 
 
 def _add_entries(file: UserFile, module: types.ModuleType) -> None:
-    """Add the entries of a file's tables to the library's."""
+    """Adds the entries of a file's tables to the library's registries."""
     path = file.path
     for name in TABLES:
         if not isinstance(getattr(module, name, {}), dict):
@@ -179,7 +179,7 @@ def _add_entries(file: UserFile, module: types.ModuleType) -> None:
                 raise UserError(f"{path}: {name}[{key!r}] is taken by {by}; choose another name")
             if owner.digest(name, key) != file.digest(name, key):
                 raise UserError(
-                    f"{path}: {name}[{key!r}] is another than that of {owner.path}: use them in "
+                    f"{path}: {name}[{key!r}] differs from that of {owner.path}: use them in "
                     "two processes"
                 )
         if not isinstance(key, str) or not key.isidentifier():
@@ -196,22 +196,22 @@ def _add_entries(file: UserFile, module: types.ModuleType) -> None:
 
 
 class UserEntry(NamedTuple):
-    """An entry of a user's own table: the file that it stands in, and a hash of its source."""
+    """The file of a user's entry, and a hash of its source."""
 
     file: str
     digest: str
 
 
 def user_entries(spec: Spec) -> dict[str, UserEntry]:
-    """The entries of users' own tables that a spec names. The digest changes with the source."""
-    found = {}
+    """Returns the entries from user files that a spec names."""
+    entries = {}
     for name, key, file in _owners(spec):
-        found[f"{name}.{key}"] = UserEntry(file.path, file.digest(name, key))
-    return dict(sorted(found.items()))
+        entries[f"{name}.{key}"] = UserEntry(file.path, file.digest(name, key))
+    return dict(sorted(entries.items()))
 
 
 def _owners(spec: Spec) -> Iterator[tuple[str, str, UserFile]]:
-    """Table, name and file of the entries of users' own tables that a spec names."""
+    """Yields table, name and file of the entries from user files that a spec names."""
     names = {id(table): name for name, table in TABLES.items()}
     for table, text in named(spec):
         for key in text.names:
@@ -221,8 +221,10 @@ def _owners(spec: Spec) -> Iterator[tuple[str, str, UserFile]]:
 
 
 def copy_source(spec: Spec, folder: pathlib.Path) -> list[list[str]]:
-    """Copy the users' files that a spec uses to a run's folder: for each entry its name, the copy,
-    its digest, and the original file."""
+    """Copies the user files that a spec uses to a run folder.
+
+    Returns the name of each entry, the place of the copy, its digest and the original file.
+    """
     files = {file.path: file for _, _, file in _owners(spec)}
     places = provenance.write_copies(folder, files.values()) if files else {}
     return [
@@ -234,10 +236,10 @@ def copy_source(spec: Spec, folder: pathlib.Path) -> list[list[str]]:
 def from_command_line(
     argv: Sequence[str], cls: type[Spec], default: Tree | None = None, trust: bool = False
 ) -> dict[str, Any]:
-    """The config that `--config=file.py:argument --config.a.b=3` describe, as nested dicts.
+    """Returns the config of `--config=FILE.py:ARGUMENT --config.a.b=3` as nested dicts.
 
-    `cls` is the spec that it is for. Without `--config`, the overrides apply to `default`.
-    `trust`: the code that a run's folder holds may be run.
+    `cls` is the spec it is for. Without `--config`, the overrides apply to `default`. `trust`
+    allows the code in a run folder to be run.
     """
     files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
     if len(files) > 1:
@@ -257,7 +259,7 @@ def from_command_line(
 
 
 def overridden(cls: type[Spec], tree: Tree, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The tree with what texts, as `--config.KEY=TEXT` gives them, stand for at dotted keys."""
+    """Sets dotted keys of a tree to the values of texts, as in `--config.KEY=TEXT`."""
     try:
         families = {k: text for k, text in texts.items() if k.rpartition(".")[2] == "family"}
         tree = replaced(cls, tree, families)

@@ -1,8 +1,8 @@
 """Checkpoints: written whole or not at all, and checked when they are read.
 
-A checkpoint holds `variables`, with which a model is evaluated, and `training`, what else a run
-needs to go on; an imported model has only the first. Orbax writes in the background, to a temporary
-name that becomes the real one at the end.
+A checkpoint holds `variables`, with which a model is evaluated, and `training`, the rest of the
+state that a run resumes from; an imported model has only the first. Orbax writes in the background
+to a temporary name, which it renames at the end.
 """
 
 import json
@@ -28,7 +28,7 @@ class Checkpoints:
     """The checkpoints of a run folder: the last few, and the best."""
 
     def __init__(self, folder: pathlib.Path, keep: int = 1, read_only: bool = False):
-        for name in ("absl", "asyncio"):  # Orbax raises what it logs as an error
+        for name in ("absl", "asyncio"):  # Orbax also raises the errors that it logs
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.folder = (folder / "checkpoints").absolute()
         best = preservation_policy.BestN(
@@ -54,8 +54,11 @@ class Checkpoints:
         self.tested = read_only
 
     def save(self, step: int, items: Items, loss: float | None = None, log: int = 0) -> None:
-        """Write in the background; without a finite loss it cannot be the best. `log` is a checksum
-        of the log so far. The first one is read back at once, while little is lost."""
+        """Writes a checkpoint in the background; without a finite loss it cannot be the best.
+
+        `log` is a checksum of the log so far. The first checkpoint is read back at once, while
+        little is lost if that fails.
+        """
         known = loss is not None and math.isfinite(loss)
         trees = jax.device_get(dict(items))
         note = {"log": log, "loss": loss if known else None}
@@ -74,8 +77,11 @@ class Checkpoints:
     def newest(
         self, like: Items, log: Callable[[int], int] | None = None
     ) -> tuple[dict[str, Any] | None, dict[int, str]]:
-        """The newest checkpoint that is whole, and what is wrong with those that are newer. Where
-        `log` is given, the checksum of the log up to a step, it must be as when it was saved."""
+        """Returns the newest undamaged checkpoint, and errors of newer ones by step.
+
+        With `log`, which returns the checksum of the log up to a step, that must be the one that
+        was saved.
+        """
         damaged: dict[int, str] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
@@ -93,40 +99,39 @@ class Checkpoints:
     def read(
         self, step: int, like: Items, log: Callable[[int], int] | None = None
     ) -> dict[str, Any]:
-        """The items that `like` names, in its shapes, or as they were saved where it has None."""
+        """Returns the items that `like` names, in its shapes, or as saved where it has None."""
         args = {}
         for name, tree in like.items():
             shapes = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), tree)
             args[name] = ocp.args.StandardRestore(shapes)
         composite = ocp.args.Composite(**args, note=ocp.args.JsonRestore())
         try:
-            found = self.manager.restore(step, args=composite)
+            items = self.manager.restore(step, args=composite)
             for name in like:
-                if checksum(found[name]) != found["note"][name]:
+                if checksum(items[name]) != items["note"][name]:
                     raise UserError("its checksum differs")
         except Exception as e:  # whatever a damaged file makes Orbax raise
             raise _damaged(step, e) from e
-        if log is not None and found["note"].get("log") not in (None, log(step)):
+        if log is not None and items["note"].get("log") not in (None, log(step)):
             raise UserError(f"checkpoint {step}: metrics.jsonl is not as it was when it was saved")
-        return {name: found[name] for name in like}
+        return {name: items[name] for name in like}
 
     def variables(self, which: str) -> tuple[int, dict[str, Any], list[str]]:
-        """The step and the variables of the checkpoint `last` or `best`, as they were saved; and
-        messages about damaged ones."""
+        """Returns step and variables of the `last` or `best` checkpoint, and warnings."""
         pick(WHICH, which, "checkpoint")
         like = {"variables": None}
         step = self.best() if which == "best" else None
         if step is not None:
             return step, self.read(step, like)["variables"], []
-        found, damaged = self.newest(like)
-        if found is None:
+        items, damaged = self.newest(like)
+        if items is None:
             raise UserError(f"{self.folder.parent} has no checkpoint")
         step = max(set(self.manager.all_steps()) - set(damaged))
         messages = [f"{text}; reading the one before" for text in damaged.values()]
-        return step, found["variables"], messages
+        return step, items["variables"], messages
 
     def digest(self, which: str) -> str:
-        """A hash that changes with the variables of a checkpoint."""
+        """Hashes the variables of a checkpoint."""
         step = (self.best() if which == "best" else None) or self.manager.latest_step()
         if step is None:
             raise UserError(f"{self.folder.parent} has no checkpoint")
@@ -139,7 +144,7 @@ class Checkpoints:
         return min(known, key=lambda step: (known[step], step)) if known else None
 
     def _note(self, step: int) -> dict[str, Any]:
-        """What was noted of a checkpoint: its loss, and checksums."""
+        """Returns the loss and the checksums of a checkpoint."""
         try:
             args = ocp.args.Composite(note=ocp.args.JsonRestore())
             return {"loss": None, **self.manager.restore(step, args=args)["note"]}
@@ -166,13 +171,13 @@ def _loss(metrics: Mapping[str, float]) -> float:
 
 
 def evaluated(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model is called with: the running mean of the parameters, where there is one."""
+    """Returns the variables to evaluate a model with: averaged parameters if there are any."""
     params = variables.get("ema", variables["params"])
     return {"params": params, **variables.get("model_state", {})}
 
 
 def checksum(tree: Any) -> int:
-    """Of every number in a tree, and of its path, whatever kinds of node lead there."""
+    """Hashes every array in a tree with its path, whatever the types of the nodes."""
     total = 0
     leaves = {
         jax.tree_util.keystr(path, simple=True, separator="/"): x

@@ -1,4 +1,4 @@
-"""What decides a result: the settings of a run, the code that runs it, and where it runs."""
+"""The identity of a run and its profile: settings, code, and where it runs."""
 
 import contextlib
 import datetime
@@ -30,8 +30,11 @@ NO_RESULT = ("log_every", "save_every", "keep")  # settings that change no numbe
 
 
 def init_digest(run: RunSpec, workdir: str | None = None) -> str | None:
-    """A hash of the weights that a run starts from. A run that has begun in `workdir` keeps its
-    own, so that the other run may go on or be deleted."""
+    """Hashes the weights that a run starts from, if it starts from another run.
+
+    A run that has begun in `workdir` keeps its hash, so that the other run may continue or be
+    deleted.
+    """
     if run.train.init_from is None:
         return None
     known = None if workdir is None else Folder(workdir).read("config.json")
@@ -64,12 +67,12 @@ def digests(run: RunSpec) -> dict[str, str]:
 
 
 def entries(run: RunSpec) -> dict[str, list[str]]:
-    """The entries of the library's tables that a run names, by the table's place."""
-    found: dict[str, set[str]] = {_place(table): set() for table in TABLES.values()}
+    """Returns the entries of the library's tables that a run names, by module:TABLE."""
+    names: dict[str, set[str]] = {_place(table): set() for table in TABLES.values()}
     for table, text in named(run):
-        found.setdefault(_place(table), set()).update(text.names)
-    found[_place(FAMILIES)] = {run.model.family}
-    return {place: sorted(names) for place, names in sorted(found.items()) if place}
+        names.setdefault(_place(table), set()).update(text.names)
+    names[_place(FAMILIES)] = {run.model.family}
+    return {place: sorted(names[place]) for place in sorted(names) if place}
 
 
 def _place(table: object) -> str:
@@ -77,7 +80,7 @@ def _place(table: object) -> str:
 
 
 def profile(run: RunSpec) -> dict[str, Any]:
-    """What decides the numbers of a run besides its config. Within one profile, bits are equal."""
+    """Returns what decides the numbers besides the config; within one profile, bits are equal."""
     return {
         "entries": entries(run),
         "made_by": {**made_by(entries(run)), SETTINGS: runtime.settings()},
@@ -89,43 +92,43 @@ def profile(run: RunSpec) -> dict[str, Any]:
 
 
 def profiles(folder: Folder) -> dict[str, Any]:
-    """What a folder says of where its run ran; and at its end, a checksum of its log."""
+    """Returns the profiles of a run and, when it has ended, the checksum of its log."""
     return folder.read("profile.json") or {"profiles": []}
 
 
-def record_profile(run: RunSpec, folder: Folder, tell: Callable[[str], None]) -> None:
-    """Note where and how a run is started; if its profile has changed since it began, say so."""
+def record_profile(run: RunSpec, folder: Folder, warn: Callable[[str], None]) -> None:
+    """Records where and how a run is started; warns if its profile has changed."""
     known, now = profiles(folder), profile(run)
     before, starts = known["profiles"], known.get("starts", [])
     if before and now != before[-1]:
         keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
-        tell(f"begun under another profile ({keys}): bits may differ from one run")
+        warn(f"begun under another profile ({keys}): bits may differ from one run")
     after = before if before and now == before[-1] else [*before, now]
-    packages = {one.name: one.version for one in metadata.distributions()}
+    packages = {package.name: package.version for package in metadata.distributions()}
     start: dict[str, Any] = {
         "command": sys.argv,
         "commit": _commit(),
         "host": platform.node(),
         "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    if packages not in [one.get("packages") for one in starts]:
+    if packages not in [start.get("packages") for start in starts]:
         start["packages"] = packages
     folder.write("profile.json", {**known, "profiles": after, "starts": [*starts, start]})
 
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit that is checked out in the working directory, "+" if files differ from it."""
+    """Returns the commit of the working directory, with a "+" if files differ from it."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None
 
 
 def cores() -> list[int]:
-    """The cores that this process may use."""
+    """Returns the cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 

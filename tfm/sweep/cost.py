@@ -1,4 +1,4 @@
-"""What a sweep will cost, before it is run: parameters and FLOPs from shapes, time by a test."""
+"""Estimates the cost of a sweep: parameters and FLOPs from shapes, time from a few steps."""
 
 import dataclasses
 import time
@@ -14,8 +14,8 @@ from tfm.run.spec import RunSpec, open_datasets
 from tfm.sweep.plan import Job
 from tfm.train.step import run_numbers, run_steps, structure
 
-TEST_SECONDS = 1.0  # of steps that are timed
-MOST_FLOPS = 2e11  # of a step that is timed
+TEST_SECONDS = 1.0  # how long steps are timed
+MOST_FLOPS = 2e11  # a more expensive step is not timed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Of one core of this machine, on one of the jobs."""
+    """The speed of one core of this machine on one of the jobs."""
 
     flops_per_second: float
     compile_seconds: float
@@ -34,16 +34,16 @@ class Speed:
 
 
 def costs(jobs: Sequence[Job]) -> list[Cost]:
-    """The cost of each job. Jobs of one structure are counted once."""
+    """Returns the cost of each job. Jobs of one structure are counted once."""
     known: dict[Any, Cost] = {}
-    found = []
+    result = []
     for job in jobs:
         key = structure(job.run)[0], job.run.data
         if key not in known:
             known[key] = _step_cost(job.run)
         step = known[key]
-        found.append(dataclasses.replace(step, flops=step.flops * job.run.train.steps))
-    return found
+        result.append(dataclasses.replace(step, flops=step.flops * job.run.train.steps))
+    return result
 
 
 def _step_cost(run: RunSpec) -> Cost:
@@ -56,14 +56,14 @@ def _step_cost(run: RunSpec) -> Cost:
 
 
 def cheapest(jobs: Sequence[Job], costs: Sequence[Cost]) -> Job | None:
-    """The job with the cheapest steps, to be timed. None if even they would take too long."""
+    """Returns the job with the cheapest steps, or None if even they would take too long."""
     each = [cost.flops / job.run.train.steps for job, cost in zip(jobs, costs, strict=True)]
     least = min(range(len(jobs)), key=lambda i: each[i])
     return jobs[least] if each[least] <= MOST_FLOPS else None
 
 
 def speed(run: RunSpec) -> Speed:
-    """Measured here and now, with a few steps of a run."""
+    """Measures a few steps of a run in this process."""
     start = time.monotonic()
     data = open_datasets(run)
     opened = time.monotonic()
@@ -85,7 +85,7 @@ def speed(run: RunSpec) -> Speed:
 def seconds(
     jobs: Sequence[Job], costs: Sequence[Cost], speed: Speed, workers: int, cores: int
 ) -> float:
-    """How long the jobs may take at that speed, each structure compiled once."""
+    """Estimates the duration of the jobs at that speed, each structure compiled once."""
     structures = len({job.compiles for job in jobs})
     work = sum(cost.flops for cost in costs) / speed.flops_per_second
     work += structures * speed.compile_seconds + len(jobs) * speed.data_seconds

@@ -1,4 +1,4 @@
-"""The names of a study's points in its table: variants in rows, tasks in columns."""
+"""Names the points of a study in its table: variants in rows, tasks in columns."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from tfm.sweep.study import Study
 
 
 def label_keys(study: Study, points: Sequence[Point]) -> tuple[dict[str, str], dict[str, str]]:
-    """The keys that name a variant, and those that name a task, with a short name for each."""
+    """Returns the keys that name a variant and those that name a task, with short names."""
     keys = list(dict.fromkeys(key for point in points for key in point))
     for name, chosen in {"VARIANT": study.variant, "TASK": study.task}.items():
         for key in chosen or ():
@@ -26,7 +26,7 @@ def label_keys(study: Study, points: Sequence[Point]) -> tuple[dict[str, str], d
 
 
 def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest endings of dotted keys that are unique. A single key needs no name."""
+    """Returns the shortest unique endings of dotted keys. A single key needs no name."""
     if len(keys) == 1:
         return {keys[0]: ""}
 
@@ -44,7 +44,7 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def config_names(configs: Iterable[str]) -> dict[str, str]:
-    """For each config the shortest of its argument, file:argument and path that is unique."""
+    """Returns, for each config, its argument, file:argument or path: the shortest unique one."""
     known = set(configs)
     forms: list[Callable[[str], str]] = [_argument, lambda where: where.rpartition("/")[2], str]
     return {

@@ -1,8 +1,9 @@
-"""Run the jobs of a sweep on this machine, in worker processes, through any interruption.
+"""Runs the jobs of a sweep on this machine, in worker processes, through any interruption.
 
-A job is a folder, named by a hash of what decides its result. A finished job is kept, a half-done
-one is resumed, and one that fails is tried again a few times. So the same command starts, resumes
-and extends a sweep. One launcher at a time may work in a sweep's folder, and one worker in a run's.
+A job is a folder named by a hash of everything that decides its result. A finished job is kept, an
+interrupted one is resumed, and one that fails is tried again a few times. So the same command
+starts, resumes and extends a sweep. Only one launcher may work in the folder of a sweep at a time,
+and only one worker in the folder of a run.
 """
 
 import contextlib
@@ -31,11 +32,11 @@ GRACE = 20.0  # seconds for workers to save their runs before they are killed
 
 @dataclasses.dataclass
 class Progress:
-    """How far a job is."""
+    """The progress of a job."""
 
     job: Job
     state: str = "waiting"  # running, done, failed, damaged
-    line: dict[str, Any] = dataclasses.field(default_factory=dict)  # the last one of its log
+    line: dict[str, Any] = dataclasses.field(default_factory=dict)  # the last one logged
     summary: dict[str, Any] | None = None
     error: str = ""
     failures: int = 0  # since it last made progress
@@ -63,7 +64,7 @@ def launch(
     workers: int,
     retries: int = 2,
 ) -> list[Progress]:
-    """Run what is not yet done. The result has every job, in order. The caller locks the folder."""
+    """Runs the jobs that are not done; returns all in order. The caller locks the folder."""
     folder.write("sweep.json", describe(study, jobs))
     progress = [_before(job, folder.path) for job in jobs]
     left = sum(p.state == "waiting" for p in progress)
@@ -75,7 +76,7 @@ def launch(
 
 
 def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
-    """What a report must know about a sweep, besides its run folders."""
+    """Returns what a report needs to know about a sweep besides its run folders."""
     return {
         "study": study.name,
         "question": study.question,
@@ -97,22 +98,22 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 def _before(job: Job, folder: pathlib.Path) -> Progress:
-    """A job before the launch: done already, or waiting; or its folder is damaged, and is left."""
-    found = Progress(job)
+    """Returns a job as done, waiting, or damaged, in which case its folder is left alone."""
+    progress = Progress(job)
     try:
-        found.summary = Folder(folder / job.id).summary(job.id)
+        progress.summary = Folder(folder / job.id).summary(job.id)
     except Damaged as e:
-        found.state = "damaged"
-        found.error = f"{e}; delete the folder {folder / job.id} to run it again"
-        return found
+        progress.state = "damaged"
+        progress.error = f"{e}; delete the folder {folder / job.id} to run it again"
+        return progress
     (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
-    found.kept = found.summary is not None
-    found.state = "done" if found.kept else "waiting"
-    return found
+    progress.kept = progress.summary is not None
+    progress.state = "done" if progress.kept else "waiting"
+    return progress
 
 
 class _Pool:
-    """Worker processes, each on its own core as long as there are enough cores."""
+    """Worker processes, each on its own core if there are enough cores."""
 
     def __init__(self, folder: pathlib.Path, size: int):
         self.folder = folder
@@ -126,7 +127,7 @@ class _Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Workers that run a job save it first."""
+        """Ends the workers; those that run a job save it first."""
         alive = [worker for worker in self.workers if worker is not None]
         for worker in alive:
             if worker.progress is None:
@@ -146,8 +147,8 @@ class _Pool:
         return self.folder / "workers" / f"{number}.log"
 
     def worker(self, number: int) -> "_Worker":
-        found = self.workers[number]
-        if found is None:
+        worker = self.workers[number]
+        if worker is None:
             ours, theirs = self.context.Pipe()
             args = theirs, str(self.log(number)), self.cores[number % len(self.cores)]
             process = self.context.Process(target=work, args=args, daemon=True)
@@ -158,8 +159,8 @@ class _Pool:
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             theirs.close()
-            found = self.workers[number] = _Worker(process, ours)
-        return found
+            worker = self.workers[number] = _Worker(process, ours)
+        return worker
 
     def send(self, number: int, job: Job, **order: Any) -> None:
         order |= {"planned": job.planned, "config": to_tree(job.run), "files": job.files}
@@ -173,7 +174,7 @@ class _Pool:
         self.send(number, job, do="train", workdir=str(self.folder / job.id))
 
     def events(self, timeout: float) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Messages of workers, with their numbers. The last one of a worker that dies is "died"."""
+        """Yields messages of workers with their numbers, and "died" for a worker that died."""
         pipes: dict[Any, int] = {w.pipe: i for i, w in enumerate(self.workers) if w is not None}
         for ready in connection.wait(list(pipes), timeout):
             number = pipes[ready]
@@ -197,7 +198,7 @@ class _Pool:
                 self.workers[number] = None
 
     def _count_death(self, number: int, worker: "_Worker") -> None:
-        """Raise if one worker after another dies at its start: that is not the fault of a job."""
+        """Raises if one worker after another dies at its start, which is not the fault of a job."""
         self.failed_starts += not worker.ready
         if self.failed_starts > len(self.workers) + 1:
             log = self.log(number)
@@ -207,7 +208,7 @@ class _Pool:
 
 
 def measure_speed(job: Job) -> Speed:
-    """How fast a worker runs a job."""
+    """Measures how fast a worker runs a job."""
     with tempfile.TemporaryDirectory() as folder, _Pool(pathlib.Path(folder), 1) as pool:
         worker = pool.worker(0)
         pool.send(0, job, do="time")
@@ -270,7 +271,7 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
 
 
 def _next(queue: Sequence[Progress], compiled: Any, pool: _Pool) -> Progress:
-    """A job that this worker has compiled; else one that no other worker has; else any."""
+    """Prefers a job that this worker has compiled, then one that no other worker has."""
     for job in queue:
         if job.job.compiles == compiled:
             return job
@@ -289,7 +290,7 @@ def _death(code: int | None) -> str:
 
 @contextlib.contextmanager
 def _stop_on_sigterm() -> Iterator[None]:
-    """Within it, SIGTERM acts as Ctrl-C does."""
+    """Makes SIGTERM act like Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

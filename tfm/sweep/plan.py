@@ -1,4 +1,4 @@
-"""From a study to its runs. Every point is checked and named before any is run."""
+"""Expands a study into its runs. Every point is checked and named before any run starts."""
 
 import dataclasses
 import functools
@@ -42,13 +42,12 @@ class Job:
     point: Point
     run: RunSpec  # with the sizes that come from the data
     files: tuple[str, ...]  # whose tables it uses
+    key: str  # of the study's METRIC in a summary; see `report.results.values`
+    metric: Metric
 
     @property
     def id(self) -> str:
         return self.planned.id
-
-    key: str  # of the study's METRIC in a summary; see `report.results.values`
-    metric: Metric
 
     @property
     def name(self) -> str:
@@ -56,14 +55,14 @@ class Job:
 
     @functools.cached_property
     def compiles(self) -> Any:
-        """Runs for which this is equal share their compilation."""
+        """A key that is equal for runs that share their compilation."""
         data = self.run.data
         shapes = data.batch, data.batch_tokens, data.buckets, data.pack, data.eval_batch
         return structure(self.run), data.dataset, data.tests, data.reading, shapes
 
 
 def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
-    """All runs of a study. `overrides`, of the command line, change every base config."""
+    """Returns all runs of a study. `overrides` of the command line change every base config."""
     points = _points(study)
     swept = {key for point in points for key in point}
     for text in overrides:
@@ -108,28 +107,28 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
 def _points(study: Study) -> list[Point]:
     with configs.user_code(f"{study.path}: sweep()"):
         try:
-            found = study.sweep()
-            if found is None:
+            space = study.sweep()
+            if space is None:
                 raise UserError("sweep() returns nothing: does it end without `return`?")
-            found = list(found)
+            points = list(space)
         except UserError as e:
             raise UserError(f"{study.path}: {e}") from e
-    if not found:
+    if not points:
         raise UserError(f"{study.path}: sweep() yields nothing")
-    for point in found:
+    for point in points:
         if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
             raise UserError(
                 f"{study.path}: sweep() must yield dicts of dotted keys and values, not {point!r}"
             )
-        for one, next_one in itertools.pairwise(sorted(point)):
-            if within(next_one, one):
-                raise UserError(f"{study.path}: {_short(point)} sets {one!r} and {next_one!r}")
+        for key, other in itertools.pairwise(sorted(point)):
+            if within(other, key):
+                raise UserError(f"{study.path}: {_short(point)} sets {key!r} and {other!r}")
     plain = lambda value: value.item() if isinstance(value, np.generic) else value  # noqa: E731
-    return [{key: plain(value) for key, value in point.items()} for point in found]
+    return [{key: plain(value) for key, value in point.items()} for point in points]
 
 
 class _Opened(NamedTuple):
-    """What follows from the data of a run."""
+    """What the data of a run determine."""
 
     model: ModelSpec  # with its sizes
     fingerprints: tuple[str, ...]
@@ -139,7 +138,7 @@ class _Opened(NamedTuple):
 
 
 class _Base:
-    """A base config, and the runs that points make of it."""
+    """A base config, from which points make runs."""
 
     def __init__(self, study: Study, where: str, overrides: Sequence[str]):
         self.study, file = study, _find(study.path, where)
@@ -166,8 +165,10 @@ class _Base:
         return Job(planned, "", "", point, run, files, metric_key, metric)
 
     def _run(self, tree: Tree) -> RunSpec:
-        """The run of a tree, as `to_spec` makes it. Points share most of their groups, so each
-        group is made once: ten thousand points would take long otherwise."""
+        """Returns the same as `to_spec`, but makes each group only once.
+
+        Points share most of their groups, and there may be ten thousand points.
+        """
         groups = {n for n in GROUPS if isinstance(tree.get(n), Mapping)}
         values = {name: value for name, value in tree.items() if name not in groups}
         if (rest := repr((sorted(groups), values))) not in self.checked:
@@ -183,7 +184,7 @@ class _Base:
         return self.groups[key]
 
     def _open(self, run: RunSpec) -> _Opened:
-        """Raise what only the data can show, and entries that come from unrelated files."""
+        """Opens the data; raises if an entry comes from neither the study nor its config."""
         run, data = open_data(run)
         metrics = available(run.objective.entry, [*run.during, *run.after], data)
         key = resolve(self.study.metric, metrics)
@@ -199,7 +200,7 @@ class _Base:
 
 
 def _find(study: pathlib.Path, where: str) -> str:
-    """The config file, looked for in the study's folder and in those above it."""
+    """Returns the path of a config in the study's folder or one above it."""
     name, colon, argument = where.partition(":")
     for folder in (*study.parents, pathlib.Path.cwd()):
         if (folder / name).is_file():
@@ -208,7 +209,7 @@ def _find(study: pathlib.Path, where: str) -> str:
 
 
 def _check_cells(study: Study, jobs: Sequence[Job]) -> None:
-    """Raise if one cell of the table would mix different settings."""
+    """Raises if one cell of the table would mix different settings."""
     cells: dict[tuple[str, str], Job] = {}
     for job in jobs:
         first = cells.setdefault((job.variant, job.task), job).point

@@ -1,4 +1,4 @@
-"""The progress of a sweep: a live table on a terminal, elsewhere a line now and then."""
+"""Shows the progress of a sweep: a live table on a terminal, elsewhere a line now and then."""
 
 import time
 from collections.abc import Sequence

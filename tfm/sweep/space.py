@@ -1,4 +1,4 @@
-"""Spaces of runs: which settings are tried together.
+"""Spaces of runs: the settings that are tried together.
 
 A point is a dict of dotted keys and values; a space yields points. Axes are written as a dict of
 lists, and `sweep()` of a study returns, for example,
@@ -20,7 +20,7 @@ Point = dict[str, Any]
 
 
 class Space:
-    """A set of points. In a product, it may depend on what was chosen before."""
+    """A set of points. In a product, it may depend on the values chosen before it."""
 
     def __init__(self, points: Callable[[Point], Iterator[Point]]):
         self.points = points
@@ -33,7 +33,7 @@ Part = Space | Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Any]]
 
 
 def product(*parts: Part) -> Space:
-    """Every point of the first with every point of the second, and so on."""
+    """Combines every point of the first part with every point of the second, and so on."""
     spaces = [_space(part, "product") for part in parts]
 
     def points(before: Point, first: int = 0) -> Iterator[Point]:
@@ -49,11 +49,11 @@ def product(*parts: Part) -> Space:
 
 
 def zipped(*parts: Part) -> Space:
-    """The first points of all parts together, then the second ones, as `zip` does."""
+    """Combines the first points of all parts, then the second ones, as `zip` does."""
     axes: list[Space] = []
     for part in parts:
-        each = [{key: part[key]} for key in part] if isinstance(part, Mapping) else [part]
-        axes += [_space(one, "zipped") for one in each]
+        parts_of_it = [{key: part[key]} for key in part] if isinstance(part, Mapping) else [part]
+        axes += [_space(axis, "zipped") for axis in parts_of_it]
 
     def points(before: Point) -> Iterator[Point]:
         columns = [list(axis.points(before)) for axis in axes]
@@ -71,15 +71,15 @@ def zipped(*parts: Part) -> Space:
 
 
 def chain(*parts: Part) -> Space:
-    """The points of the first, then those of the second, and so on."""
+    """Yields the points of the first part, then those of the second, and so on."""
     spaces = [_space(part, "chain") for part in parts]
     return Space(lambda before: itertools.chain(*(space.points(before) for space in spaces)))
 
 
 def when(condition: Mapping[str, Any] | Callable[[Point], bool], part: Part) -> Space:
-    """These points only where the condition holds for what a product has chosen before them.
+    """Yields the points of a part only if a condition holds for the point so far.
 
-    The condition is a dict of keys and the value, or list of values, that they must have; or a
+    The condition is a dict of keys with the value, or list of values, that they must have, or a
     function of the point so far.
     """
     space = _space(part, "when")
@@ -101,7 +101,7 @@ def when(condition: Mapping[str, Any] | Callable[[Point], bool], part: Part) -> 
 
 
 def seeds(count: int, first: int = 0) -> Space:
-    """`count` runs of each point, which differ in their seed."""
+    """Yields `count` seeds, so that each point is run that often."""
     if type(count) is not int or count < 1:
         raise UserError(f"seeds({count!r}): write a whole number of at least 1")
     return _space({"seed": range(first, first + count)}, "seeds")
@@ -130,7 +130,7 @@ def _space(part: Part, where: str) -> Space:
 
 
 def within(key: str, group: str) -> bool:
-    """Whether a dotted key is the group itself, or below it."""
+    """Returns True if a dotted key is the group itself or below it."""
     return key == group or key.startswith(f"{group}.")
 
 

@@ -38,13 +38,13 @@ class Study:
 
 
 def load(where: str) -> Study:
-    """The study of a folder, or of a Python file."""
+    """Loads the study of a folder or a Python file."""
     path = pathlib.Path(where)
     path = path if path.suffix == ".py" else path / "study.py"
     if not path.is_file():
         beside = path.parent.parent
-        found = [p.parent.name for p in beside.glob("*/study.py")] if beside.is_dir() else []
-        raise UserError(f"no study {path}{suggest(path.parent.name, found) if found else ''}")
+        names = [p.parent.name for p in beside.glob("*/study.py")] if beside.is_dir() else []
+        raise UserError(f"no study {path}{suggest(path.parent.name, names) if names else ''}")
     module = configs.run_file(path)
     question = (module.__doc__ or "").strip()
     if not question:

@@ -1,7 +1,7 @@
 """A process that runs one job after another, on one core.
 
-It gets its orders through a pipe and reports through the same. When the launcher ends, for any
-reason, the worker ends too: a run survives that at any moment.
+It receives orders through a pipe and reports through the same pipe. When the launcher ends, for
+any reason, the worker ends too; a run survives that at any moment.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from multiprocessing import connection, parent_process
 from typing import Any
 
-PATIENCE = 60.0  # seconds, for the worker of an earlier launcher to leave a run
+PATIENCE = 60.0  # seconds to wait for the worker of an earlier launcher
 
 
 def work(pipe: connection.Connection, log: str, core: int) -> None:
-    """Serve orders until the pipe closes."""
+    """Serves orders until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # several workers would fight for a GPU
@@ -85,14 +85,14 @@ def _answer(pipe: connection.Connection, order: Mapping[str, Any]) -> dict[str, 
 
 @functools.cache
 def _run_once(file: str) -> None:
-    """Run a user's file, which adds its tables to the library's."""
+    """Runs a user's file, which adds its entries to the library's registries."""
     from tfm.config.files import run_file
 
     run_file(pathlib.Path(file))
 
 
 def _log(text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk, which the launcher hears of
+    with contextlib.suppress(OSError):  # a full disk, which the launcher reports
         print(text, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard's files, written line by line: neither a kill nor a full disk surprises them."""
+"""Writes TensorBoard files line by line, so that they survive a kill and a full disk."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """tensorboardX imports PyTorch if it is there, for what we do not use: two seconds, 200 MB."""
+    """Hides PyTorch from tensorboardX, which would import it: two seconds, 200 MB."""
     hidden = "torch" not in sys.modules
     if hidden:
         sys.modules["torch"] = None  # type: ignore[assignment]
@@ -23,7 +23,7 @@ def _without_torch() -> Iterator[None]:
 
 
 class Board:
-    """What TensorBoard shows of a run; a resumed run takes back what it is about to repeat."""
+    """The TensorBoard files of a run. A resumed run removes what it is about to repeat."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
@@ -35,8 +35,8 @@ class Board:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto import event_pb2
 
-        def event(**what: Any) -> Any:
-            return event_pb2.Event(wall_time=time.time(), step=line["step"], **what)
+        def event(**content: Any) -> Any:
+            return event_pb2.Event(wall_time=time.time(), step=line["step"], **content)
 
         if self.events is None:
             self.folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Start a run from the weights of another: trained here, fine-tuned or imported."""
+"""Starts a run from the weights of another, which was trained, fine-tuned or imported."""
 
 import pathlib
 import re
@@ -15,7 +15,7 @@ from tfm.layers.stack import SCANNED, scanned, unrolled
 from tfm.run.checkpoint import Checkpoints, evaluated
 from tfm.run.folder import Folder
 
-PARAMS = "params/"  # left out of the paths that a pattern is matched with
+PARAMS = "params/"  # not part of the paths that a pattern matches
 TOKENS = (  # arrays with a row for each token id
     "embed/token/embedding",
     "decoder_embed/token/embedding",
@@ -32,17 +32,17 @@ def initial_variables(
     vocab: int | None = None,
     vocabulary: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """The variables of a model with those of a run folder whose paths match a pattern; and the
-    paths of what was taken, of what was left there, and of what is fresh here.
+    """Loads the variables of a run folder whose paths match a pattern into those of a model.
 
-    `vocab` and `vocabulary` are those of this run's data: vectors of tokens are taken from a run
-    whose ids mean the same. Ids that an objective adds after the data's own may differ.
+    Also lists loaded, skipped and newly initialized paths. `vocab` and `vocabulary` are those of
+    this run's data: token vectors are loaded only from a run whose ids mean the same. Ids that an
+    objective adds after those of the data may differ.
     """
     _, saved, _ = Checkpoints(pathlib.Path(folder), read_only=True).variables("best")
     ours = _flat(variables)
     theirs = _flat(_renamed(_like(evaluated(saved), variables), ours))
-    taken = sorted(path for path in theirs if path in ours and re.fullmatch(pattern or ".*", path))
-    if not taken:
+    loaded = sorted(path for path in theirs if path in ours and re.fullmatch(pattern or ".*", path))
+    if not loaded:
         raise UserError(
             f"train.init_pattern={pattern!r}: nothing in {folder} that matches is in this model, "
             f"which has {', '.join(sorted(ours)[:3])}, …"
@@ -50,11 +50,11 @@ def initial_variables(
     known = Folder(folder).read("data.json")
     if known is not None and not known["fingerprint"]:  # imported: its ids are not checked
         known = None
-    tables = [path for path in taken if path in TOKENS]
+    tables = [path for path in loaded if path in TOKENS]
     if tables and known is not None and vocab is not None:
         _check_ids(folder, known, vocab, vocabulary)
     new: dict[str, Any] = {}
-    for path in taken:
+    for path in loaded:
         there, here = np.asarray(theirs[path]), np.asarray(ours[path])
         same = path in tables and known is not None and known["vocab"] == vocab
         if same and there.shape[1:] == here.shape[1:]:
@@ -67,9 +67,9 @@ def initial_variables(
             )
         new[path] = jax.numpy.asarray(there, here.dtype)
     report = {
-        "taken": taken,
-        "left": sorted(theirs.keys() - set(taken)),
-        "fresh": sorted(ours.keys() - set(taken)),
+        "loaded": loaded,
+        "skipped": sorted(theirs.keys() - set(loaded)),
+        "new": sorted(ours.keys() - set(loaded)),
     }
     names = {
         path: path if path in flatten_dict(variables, sep="/") else PARAMS + path for path in ours
@@ -78,20 +78,20 @@ def initial_variables(
 
 
 def _check_ids(folder: str, known: Mapping[str, Any], vocab: int, vocabulary: str | None) -> None:
-    """Raise if an id of the other run's data means something else here."""
+    """Raises if an id means something else in the data of the other run."""
     if meaning_of_ids(known.get("vocabulary")) == meaning_of_ids(vocabulary):
         return
-    what = "its token ids stand for other tokens than this run's"
+    reason = "its token ids stand for other tokens than this run's"
     if known["vocab"] != vocab:
-        what = f"its data have {known['vocab']} token ids, and this run's {vocab}"
+        reason = f"its data have {known['vocab']} token ids, and this run's {vocab}"
     raise UserError(
-        f"train.init_from={folder!r}: {what}, so the vectors of tokens cannot be taken: read both "
+        f"train.init_from={folder!r}: {reason}, so its token vectors cannot be loaded: read both "
         "texts with one vocabulary, or leave them out, train.init_pattern='(?!embed/).*'"
     )
 
 
 def _renamed(tree: Mapping[str, Any], ours: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The input vectors of Word2Vec by the name of the embedding that they become."""
+    """Renames the input vectors of Word2Vec to the embedding that they become."""
     params = tree["params"]
     if set(params) <= {"input", "output"} and "input" not in ours:
         params = {"embed": {"token": {"embedding": params["input"]}}}
@@ -104,6 +104,6 @@ def _flat(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _like(tree: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tree with its layers scanned or unrolled, as the other's are."""
+    """Scans or unrolls the layers of a tree, like those of the other."""
     paths = [path.split("/") for path in flatten_dict(dict(other), sep="/")]
     return scanned(tree) if any(SCANNED in path for path in paths) else unrolled(tree)

@@ -1,8 +1,8 @@
-"""Training from a config to a summary, through any number of interruptions.
+"""The training loop, from a config to a summary, through any number of interruptions.
 
-After a kill at any moment a run goes on from its newest complete checkpoint and ends as if nothing
-had happened: batches are functions of (seed, step), what is counted between two lines of the log is
-part of the state, and lines that a checkpoint does not cover are written again.
+A run that was killed at any moment resumes from its newest complete checkpoint and ends with the
+same results: batches are functions of (seed, step), counts between two lines of the log are part of
+the state, and lines after the checkpoint are written again.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducibl
 
 
 class Watcher(Protocol):
-    """Shows the progress of a run. `line` is what was logged, `message` is for a person."""
+    """Shows the progress of a run: each line of the log, and messages for people."""
 
     def line(self, line: Mapping[str, Any]) -> None: ...
 
@@ -56,7 +56,7 @@ class Watcher(Protocol):
 
 
 class Stopped(Exception):  # noqa: N818
-    """Asked to stop by a signal, the run has saved its state."""
+    """The run was stopped by a signal and has saved its state."""
 
     def __init__(self, text: str, signal: int):
         super().__init__(text)
@@ -113,9 +113,9 @@ def train(
         if not any((folder.path / "checkpoints").glob("[0-9]*")):
             check_leak(run, data, watcher)
         copied = (folder.path / SOURCE).is_dir()
-        own = known["entries"] if known and copied else copy_source(run, folder.path)
-        more = {"id": name, "entries": own, "init_digest": init}
-        folder.write("config.json", {**more, **to_tree(run)})
+        entries = known["entries"] if known and copied else copy_source(run, folder.path)
+        keys = {"id": name, "entries": entries, "init_digest": init}
+        folder.write("config.json", {**keys, **to_tree(run)})
         train = data["train"]
         known = {name: getattr(train, name) for name in ("fingerprint", "vocab", "vocabulary")}
         reader = of_data(train, run.data.dataset.entry, run.objective.entry.added(train))
@@ -128,7 +128,7 @@ def train(
 
 
 def _difference(known: Mapping[str, Any], run: RunSpec) -> str:
-    """In which settings a run differs from the one that a config.json holds."""
+    """Describes the settings in which a run differs from that of a config.json."""
     there, here = (flat(json.loads(json.dumps(x))) for x in (known, to_tree(run)))
     keys = [key for key in here if there.get(key, here[key]) != here[key]]
     texts = [f"{key} is {there[key]!r} there and {here[key]!r} here" for key in keys[:5]]
@@ -183,7 +183,7 @@ class _Training:
     def run(self) -> dict[str, Any]:
         try:
             return self._run()
-        finally:  # before the folder is left to others; what went wrong is already on its way
+        finally:  # before other processes may use the folder; an error is already raised
             with contextlib.suppress(Exception):
                 self.checkpoints.close()
             with contextlib.suppress(OSError):
@@ -229,20 +229,20 @@ class _Training:
         seed = jnp.uint32(self.spec.seed)
         like = jax.eval_shape(self.init, self.first, seed)
         check_memory(like)
-        found, damaged = self.checkpoints.newest(like.items(), self.folder.logged_until)
+        items, damaged = self.checkpoints.newest(like.items(), self.folder.logged_until)
         for step, text in damaged.items():
             self.watcher.message(f"{text}; going on from the one before")
             self.checkpoints.delete(step)
-        if found is None:
+        if items is None:
             state = self._initialized(self.init(self.first, seed))
         else:
-            state = TrainState(**found["variables"], **found["training"])
+            state = TrainState(**items["variables"], **items["training"])
             self.watcher.message(f"going on from step {int(state.step)}")
         self.folder.truncate_log(int(state.step))
         return state
 
     def _initialized(self, state: TrainState) -> TrainState:
-        """The state before the first step, with the weights of `train.init_from` if it is given."""
+        """Loads the weights of `train.init_from`, if there is one, into the first state."""
         train = self.spec.train
         if train.init_from is None:
             return state
@@ -369,12 +369,12 @@ class _Training:
 
 
 def _logged(step: int, train: TrainSpec) -> int:
-    """The step of the last line of the log."""
+    """Returns the step of the last line of the log."""
     return step - step % train.log_every
 
 
 def _loss(line: Mapping[str, Any]) -> float:
-    """For the choice of the best; what is not a number comes last."""
+    """Returns the loss of a line, or infinity if it is not finite."""
     return math.inf if line["loss"] is None else line["loss"]
 
 
@@ -383,9 +383,9 @@ def _without(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Interrupts:
-    """Within it SIGTERM, or a first Ctrl-C, asks to stop at the next step."""
+    """Makes SIGTERM or a first Ctrl-C stop the run at the next step."""
 
-    asked = 0  # the signal that did
+    asked = 0  # the signal that asked to stop
 
     def __enter__(self) -> "_Interrupts":
         self.before: dict[int, Any] = {}

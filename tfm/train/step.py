@@ -25,11 +25,11 @@ Numbers = Mapping[str, Any]
 
 
 class TrainState(flax.struct.PyTreeNode):
-    """All that a run carries from one step to the next."""
+    """Everything that a run carries from one step to the next."""
 
     step: Array
     params: Any
-    model_state: Any  # what a model keeps besides its parameters, as batch statistics
+    model_state: Any  # other variables of the model, such as batch statistics
     opt_state: Any
     metrics: dict[str, Array]  # sums since the last line of the log
     skipped: Array  # steps
@@ -38,7 +38,7 @@ class TrainState(flax.struct.PyTreeNode):
     carry: Any = None  # the states of a recurrent model after the last batch, one for each row
 
     def items(self) -> dict[str, dict[str, Any]]:
-        """As a checkpoint holds it: what a model is evaluated with, and the rest."""
+        """Splits the state for a checkpoint: what the model is evaluated with, and the rest."""
         names = ("params", "model_state", "ema")
         fields = {name: value for name, value in vars(self).items() if value is not None}
         return {
@@ -47,7 +47,7 @@ class TrainState(flax.struct.PyTreeNode):
         }
 
     def variables(self) -> dict[str, Any]:
-        """What the model is evaluated with."""
+        """Returns the variables that the model is evaluated with."""
         return evaluated(self.items()["variables"])
 
 
@@ -58,7 +58,7 @@ def zero_metrics() -> dict[str, Array]:
 def init(
     module: nn.Module, opt: OptimizerSpec, spec: TrainSpec, batch: Batch, seed: Array
 ) -> TrainState:
-    """The state before the first step, a function of the seed."""
+    """Returns the state before the first step, a function of the seed."""
     key = jax.random.fold_in(jax.random.key(seed), 0)
     variables = dict(module.init(key, **batch.inputs))
     params = variables.pop("params")
@@ -85,7 +85,7 @@ def train_step(
     batch: Batch,
     numbers: Numbers,
 ) -> TrainState:
-    """The state after one more batch. `numbers` are the arrays of `numbers_of`."""
+    """Returns the state after one more batch. `numbers` are the arrays of `numbers_of`."""
     key = jax.random.fold_in(jax.random.key(numbers["seed"]), state.step + 1)
     total = jnp.maximum(jnp.sum(batch.weights), 1)
     moving, frozen = optimizer.split(opt, state.params)
@@ -122,8 +122,8 @@ def train_step(
 
     def accumulate(before, part_and_key):
         grads, sums, model_state = before
-        own_grads, (own_sums, model_state, last) = gradient(moving, model_state, *part_and_key)
-        grads, sums = jax.tree.map(jnp.add, (grads, sums), (own_grads, own_sums))
+        part_grads, (part_sums, model_state, last) = gradient(moving, model_state, *part_and_key)
+        grads, sums = jax.tree.map(jnp.add, (grads, sums), (part_grads, part_sums))
         return (grads, sums, model_state), last
 
     if spec.accumulate == 1:
@@ -146,16 +146,16 @@ def train_step(
     if ema is not None:
         ema = _mean(optimizer.split(opt, ema)[0], moving, numbers["ema"])
         ema = optimizer.merge(ema, frozen)
-    own = {**sums, "norm": norm, "steps": jnp.float32(1)}
+    metrics = {**sums, "norm": norm, "steps": jnp.float32(1)}
     new = state.replace(
         params=optimizer.merge(moving, frozen),
         model_state=model_state,
         opt_state=opt_state,
-        metrics=jax.tree.map(jnp.add, state.metrics, own),
+        metrics=jax.tree.map(jnp.add, state.metrics, metrics),
         ema=ema,
         **last,
     )
-    # A run that has diverged no longer changes, whenever it is that this is noticed.
+    # A run that has diverged no longer changes, even before the loop notices.
     stopped = state.diverged >= 0
     new = jax.tree.map(lambda a, b: jnp.where(finite & ~stopped, a, b), new, state)
     if spec.on_nonfinite == "stop":
@@ -171,7 +171,7 @@ def _mean(ema: Any, params: Any, decay: Array) -> Any:
 def numbers_of(
     opt: OptimizerSpec, spec: TrainSpec, rates: Mapping[str, float], seed: int
 ) -> Numbers:
-    """What of a run is data: the compiled step takes any of these without compiling again."""
+    """Returns the arrays of a run, which a compiled step accepts with any values."""
     values = {**optimizer.numbers(opt), "label_smoothing": spec.label_smoothing, "ema": spec.ema}
     known = {name: value for name, value in values.items() if value is not None}
     arrays = {name: jnp.asarray(value, jnp.float32) for name, value in known.items()}
@@ -182,7 +182,7 @@ def numbers_of(
 def compiled(
     module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """init, train_step and eval_step as jitted functions. The state given to a step is donated."""
+    """Returns jitted init, train_step and eval_step. A step donates its state."""
     return (
         jax.jit(lambda batch, seed: init(module, opt, spec, batch, seed)),
         jax.jit(
