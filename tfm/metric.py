@@ -6,10 +6,10 @@ the results, so tables, progress bars and verdicts need no other source.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tfm.config.names import UserError, suggest
+from tfm.config.names import UserError
 
 HIGH, LOW, NEITHER = "high", "low", "neither"
 
@@ -37,14 +37,3 @@ class Metric:
         """Reads a declaration from a JSON file, where None stands for no bound."""
         bounds: dict[str, Any] = {"least": -math.inf, "most": math.inf}
         return cls(**{key: bounds[key] if x is None else x for key, x in tree.items()})
-
-
-def check_declared(values: Iterable[str], declared: Iterable[Metric], who: str) -> None:
-    """Raises if a metric was computed that is not declared."""
-    names = {metric.name for metric in declared}
-    for name in values:
-        if name not in names:
-            raise UserError(
-                f"{who} computes {name!r} and does not declare it: return Metric({name!r}, …) in "
-                f"declares(){suggest(name, names)}"
-            )

@@ -158,7 +158,7 @@ def test_the_vectors_of_a_table_are_clipped_one_by_one(params):
 
     jax.tree_util.tree_map_with_path(check, params, moved, random(params, 1))
     optimizer.check_params(spec, params)
-    with pytest.raises(UserError, match="clip_rows=2.5: no table of vectors moves in this model"):
+    with pytest.raises(UserError, match="clip_rows=2.5: this model trains no embedding"):
         optimizer.check_params(dataclasses.replace(spec, frozen="embed/.*"), params)
 
 
@@ -188,7 +188,7 @@ def test_schedules(text, formula):
         ({"schedule": "wsd(decay=2)"}, "decay=2 must be in"),
         ({"learning_rate": 0.0}, "optimizer.learning_rate=0.0 must be above 0"),
         ({"b2": 1.0}, r"optimizer.b2=1.0 must be in \[0, 1\)"),
-        ({"momentum": 0.9}, "'sgd' has one, 'adamw' has not"),
+        ({"momentum": 0.9}, "only 'sgd' has momentum, not 'adamw'"),
         ({"weight_decay": -1.0}, "at least 0"),
         ({"decay_mask": "("}, "is no regular expression"),
     ],
@@ -247,5 +247,5 @@ def test_factors_that_cannot_be(params):
     with pytest.raises(UserError, match="factor_paths='\\(' is no regular expression"):
         OptimizerSpec(factor_paths=("(",), factors=(1.0,))
     spec = OptimizerSpec(factor_paths=("embed/.*", "x"), factors=(1.0, 1.0))
-    with pytest.raises(UserError, match="'x' is the path of no parameter that moves"):
+    with pytest.raises(UserError, match="'x' is the path of no trained parameter"):
         optimizer.check_params(spec, params)

@@ -59,7 +59,7 @@ def right(loaded: Any, dataset: Dataset, size: int) -> tuple[np.ndarray, float]:
     """Returns the share of target words for which each head of each layer is right (NH), and that
     of the source word at the same position."""
     step = jax.jit(functools.partial(_looked_at, loaded.model))
-    total, found, same = 0, 0, 0
+    total, right, same = 0, 0, 0
     for number, batch in enumerate(eval_batches(Seq2Seq(), dataset, size)):
         rows = np.arange(number * size, min(number * size + size, len(dataset)))
         examples = dataset.take(rows)
@@ -69,10 +69,10 @@ def right(loaded: Any, dataset: Dataset, size: int) -> tuple[np.ndarray, float]:
         true_BT = examples.target.padded(dataset.max_target, examples.alignment)
         place_NHBT = np.asarray(step(loaded.variables, batch.inputs))[:, :, : len(rows)]
         place_NHBT = place_NHBT[..., : dataset.max_target]  # what follows the last word is its end
-        found = found + np.sum((place_NHBT == true_BT) & real_BT, (2, 3))
+        right = right + np.sum((place_NHBT == true_BT) & real_BT, (2, 3))
         same += int(np.sum((np.arange(dataset.max_target) == true_BT) & real_BT))
         total += int(np.sum(real_BT))
-    return np.asarray(found) / total, same / total
+    return np.asarray(right) / total, same / total
 
 
 def _looked_at(module: Any, variables: Any, inputs: Any) -> Any:

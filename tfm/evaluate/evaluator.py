@@ -1,4 +1,4 @@
-"""Evaluators: what they are given, what they return, and how a config's evaluations run."""
+"""Evaluators: their inputs, their results, and how a config's evaluations run."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,8 +10,8 @@ from jax import Array
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Dataset
 from tfm.data.reader import Reader
-from tfm.metric import Metric, check_declared
-from tfm.objectives.base import Objective
+from tfm.metric import Metric
+from tfm.objectives.base import Objective, check_declared
 
 Metrics = dict[str, float]
 SPLITS = ("train", "valid", "test")
@@ -34,7 +34,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class EvalContext:
-    """A model and what an evaluator may need besides the examples."""
+    """A model, and all that an evaluator may need to measure it."""
 
     spec: Any  # of the model
     model: nn.Module

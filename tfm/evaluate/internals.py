@@ -97,8 +97,8 @@ def attention_sums(
     """
     for name, weights in intermediates.items():
         side, _, last = name.rpartition("/")
-        kind, found, suffix = last.partition("weights_")
-        if not found:
+        kind, separator, suffix = last.partition("weights_")
+        if not separator:
             continue
         before = f"{side}/" if side else ""
         layers = weights if suffix.startswith("N") else weights[None]

@@ -10,8 +10,8 @@ from jax import Array
 
 from tfm.data.dataset import Dataset
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
-from tfm.metric import Metric, check_declared
-from tfm.objectives.base import Batch, Objective, Sums
+from tfm.metric import Metric
+from tfm.objectives.base import Batch, Objective, Sums, check_declared
 from tfm.objectives.batches import eval_batches
 
 EvalStep = Callable[..., dict[str, Array]]

@@ -1,7 +1,7 @@
 """The base of all objectives: examples to batches, text to prompts, outputs to answers."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import flax.struct
@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.config.names import UserError
+from tfm.config.names import UserError, suggest
 from tfm.data.dataset import FIRST, FORMS, Dataset, Examples
 from tfm.data.reader import Prompt, Reader
 from tfm.metric import HIGH, LOW, Metric
@@ -291,6 +291,17 @@ def chunked_loss(
         return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, : x_BTD.shape[1]]
 
     return {name: joined(x) for name, x in sums.items()}
+
+
+def check_declared(values: Iterable[str], declared: Iterable[Metric], who: str) -> None:
+    """Raises if a metric was computed that is not declared."""
+    names = {metric.name for metric in declared}
+    for name in values:
+        if name not in names:
+            raise UserError(
+                f"{who} computes {name!r} and does not declare it: return Metric({name!r}, …) in "
+                f"declares(){suggest(name, names)}"
+            )
 
 
 def int32(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""Optimisers, built inside the step from traced numbers.
+"""Optimizers, built inside the training step from traced numbers.
 
-What is on is structure, how much of it is data: one compiled step serves every learning rate, decay
-and clip. The path of a parameter says what it is: a matrix, a bias, one layer of a scanned stack.
+Whether clipping or decay is on is structure; its value is data: one compiled step serves every
+learning rate, decay and clip. A parameter's path determines its kind: a matrix, a bias, a layer of
+a scanned stack.
 """
 
 import dataclasses
@@ -27,22 +28,26 @@ Tree = Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerSpec(Spec):
-    """How weights move. None is off."""
+    """How parameters are updated. None switches a feature off."""
 
     name: Named = choice(lambda: OPTIMIZERS, "adamw")
-    learning_rate: float = field(1e-3, above=0)  # at its peak
+    learning_rate: float = field(1e-3, above=0)  # the peak of the schedule
     schedule: Named = call(lambda: SCHEDULES, "constant")
     weight_decay: float | None = field(None, least=0)
-    decay_mask: str = r"kernel|embedding|input|output"  # names of what decays, as an expression
-    clip: float | None = field(1.0, above=0)  # of the gradient's norm
-    clip_rows: float | None = field(None, above=0)  # of that of each vector in a table of vectors
+    decay_mask: str = r"kernel|embedding|input|output"  # regular expression: names that decay
+    clip: float | None = field(1.0, above=0)  # the largest norm of the gradient
+    clip_rows: float | None = field(None, above=0)  # the same for each row of an embedding
     b1: float = rate(0.9)
     b2: float = rate(0.999)
     eps: float = field(1e-8, above=0)
-    momentum: float | None = rate(None)  # of SGD
-    frozen: str | None = None  # paths of parameters that stay as they are, as an expression
-    factor_paths: tuple[str, ...] = ()  # paths with a learning rate of their own; the first counts
-    factors: tuple[float, ...] = field((), least=0)  # times the learning rate, one for each
+    momentum: float | None = rate(None)  # for sgd
+    frozen: str | None = None  # regular expression: paths of frozen parameters
+    factor_paths: tuple[str, ...] = ()  # regular expressions; the first match counts
+    factors: tuple[float, ...] = field((), least=0)  # of the learning rate, one for each path
+
+    def decays(self, path: tuple[Any, ...]) -> bool:
+        """Returns True if weight decay applies to the parameter at a path."""
+        return re.fullmatch(self.decay_mask, _names(path)[-1]) is not None
 
     def check(self) -> None:
         if len(self.factor_paths) != len(self.factors):
@@ -53,7 +58,7 @@ class OptimizerSpec(Spec):
             )
         if self.momentum is not None and self.name != "sgd":
             raise SpecError(
-                "momentum", f"{{key}}={self.momentum}: 'sgd' has one, {self.name!r} has not"
+                "momentum", f"{{key}}={self.momentum}: only 'sgd' has momentum, not {self.name!r}"
             )
         patterns = {"decay_mask": (self.decay_mask,), "factor_paths": self.factor_paths}
         for key, texts in {**patterns, "frozen": (self.frozen or "",)}.items():
@@ -65,19 +70,19 @@ class OptimizerSpec(Spec):
 
 
 def sgd(spec: OptimizerSpec) -> optax.GradientTransformation:
-    """g, or a running sum of it.  Robbins & Monro 1951; Polyak 1964."""
+    """Gradient descent, with `momentum` of a running sum.  Robbins & Monro 1951; Polyak 1964."""
     return optax.identity() if spec.momentum is None else optax.trace(spec.momentum)
 
 
 def adam(spec: OptimizerSpec) -> optax.GradientTransformation:
-    """m / (√v + ε).  Kingma & Ba 2015; decay apart from it is AdamW, Loshchilov & Hutter 2019."""
+    """m / (√v + ε).  Kingma & Ba 2015; with decoupled decay AdamW, Loshchilov & Hutter 2019."""
     return optax.scale_by_adam(spec.b1, spec.b2, spec.eps)
 
 
 def adafactor(spec: OptimizerSpec) -> optax.GradientTransformation:
-    """v in rows and columns, clipped, relative to the weight's own size.  Shazeer & Stern 2018.
+    """Factored second moments, clipped updates, relative steps.  Shazeer & Stern 2018.
 
-    A scanned stack is one tensor to it, so its update is not that of the layers unrolled.
+    A scanned stack is one tensor, so its update differs from that of unrolled layers.
     """
     return optax.chain(
         optax.scale_by_factored_rms(),
@@ -92,9 +97,9 @@ def lion(spec: OptimizerSpec) -> optax.GradientTransformation:
 
 
 def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
-    """Matrices move by their orthogonalised momentum, all else by Adam.  Jordan et al. 2024.
+    """Orthogonalized momentum for matrices, Adam for other parameters.  Jordan et al. 2024.
 
-    Scaled by 0.2·√(greater side), so that Adam's learning rates serve.  Liu et al. 2025.
+    Scaled by 0.2·√(larger side), so that Adam's learning rates fit.  Liu et al. 2025.
     """
     matrices = optax.chain(
         contrib.scale_by_muon(weight_dimension_numbers=_dimensions), optax.stateless(_by_side)
@@ -103,55 +108,55 @@ def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
 
 
 def numbers(spec: OptimizerSpec) -> dict[str, Any]:
-    """What the compiled step is given, and may be given otherwise without compiling again."""
+    """Returns the numbers that the compiled step takes as arrays."""
     names = ("learning_rate", "weight_decay", "clip", "clip_rows", "factors")
     values = {name: getattr(spec, name) for name in names}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def init(spec: OptimizerSpec, params: Tree) -> Tree:
-    """The state for the parameters that move: nothing is kept for the others."""
+    """Returns the initial state. Frozen parameters have none."""
     return spec.name.entry(spec).init(split(spec, params)[0])
 
 
 def split(spec: OptimizerSpec, params: Tree) -> tuple[Tree, Tree]:
-    """The parameters that move, and those that are frozen, each in nested dicts."""
+    """Returns the trained and the frozen parameters, each as nested dicts."""
     if spec.frozen is None:
         return params, {}
     flat = flatten_dict(params)
-    still = {path for path in flat if re.fullmatch(spec.frozen, "/".join(path))}
-    if not still or len(still) == len(flat):
-        what = "every" if still else "no"
+    paths = {path for path in flat if re.fullmatch(spec.frozen, "/".join(path))}
+    if not paths or len(paths) == len(flat):
+        count = "every" if paths else "no"
         raise UserError(
-            f"optimizer.frozen={spec.frozen!r} is the path of {what} parameter; this model has "
+            f"optimizer.frozen={spec.frozen!r} is the path of {count} parameter; this model has "
             + ", ".join(sorted("/".join(path) for path in flat)[:4])
             + ", …"
         )
-    parts = ({k: x for k, x in flat.items() if (k in still) == frozen} for frozen in (False, True))
+    parts = ({k: x for k, x in flat.items() if (k in paths) == frozen} for frozen in (False, True))
     moving, frozen = map(unflatten_dict, parts)
     return moving, frozen
 
 
 def merge(moving: Tree, frozen: Tree) -> Tree:
-    """The tree that was split."""
+    """Undoes `split`."""
     if not frozen:
         return moving
     return unflatten_dict({**flatten_dict(moving), **flatten_dict(frozen)})
 
 
 def check_params(spec: OptimizerSpec, params: Tree) -> None:
-    """Raise if the spec speaks of parameters that are not there, or do not move."""
+    """Raises if the spec names parameters that do not exist or are frozen."""
     moving = flatten_dict(split(spec, params)[0])
     paths = ["/".join(path) for path in moving]
     if spec.clip_rows is not None and not any(map(_is_table, moving)):
         raise UserError(
-            f"optimizer.clip_rows={spec.clip_rows}: no table of vectors moves in this model; it "
+            f"optimizer.clip_rows={spec.clip_rows}: this model trains no embedding; it "
             f"has {', '.join(sorted(paths)[:4])}, …"
         )
     for text in spec.factor_paths:
         if not any(re.fullmatch(text, path) for path in paths):
             raise UserError(
-                f"optimizer.factor_paths: {text!r} is the path of no parameter that moves; this "
+                f"optimizer.factor_paths: {text!r} is the path of no trained parameter; this "
                 f"model has {', '.join(sorted(paths)[:4])}, …"
             )
 
@@ -166,45 +171,51 @@ def update(
     step: Array,
     steps: int,
 ) -> tuple[Tree, Tree]:
-    """New parameters and state, of those that move. `norm` is that of all gradients."""
+    """Returns new parameters and state, without frozen ones. `norm` is that of all gradients."""
     if "clip" in numbers:
         shrink = numbers["clip"] / jnp.maximum(norm, numbers["clip"])
         grads = jax.tree.map(lambda g: g * shrink.astype(g.dtype), grads)
     if "clip_rows" in numbers:
-        most = numbers["clip_rows"]
-        grads = jax.tree_util.tree_map_with_path(
-            lambda path, g: _clip_rows(g, most) if _is_table(path) else g, grads
-        )
-    decays = None
+        clip = optax.stateless_with_tree_map(lambda g, p: _clip_rows(g, numbers["clip_rows"]))
+        grads = _apply(optax.masked(clip, _by_path(_is_table)), grads, params)
+    decay = optax.identity()
     if "weight_decay" in numbers:
-        share = numbers["weight_decay"]
-        decays = jax.tree_util.tree_map_with_path(
-            lambda path, p: share * p if _decays(spec, path) else jnp.zeros_like(p), params
-        )
-    if decays is not None and spec.name == "adam":  # an L2 penalty, as in the paper
-        grads, decays = jax.tree.map(jnp.add, grads, decays), None
-    moves, state = spec.name.entry(spec).update(grads, state, params)
-    if decays is not None:
-        moves = jax.tree.map(jnp.add, moves, decays)
-    speed = numbers["learning_rate"] * spec.schedule.entry(step, steps)
+        decay = optax.add_decayed_weights(numbers["weight_decay"], _by_path(spec.decays))
+    if spec.name == "adam":  # an L2 penalty, as in the paper
+        grads = _apply(decay, grads, params)
+    updates, state = spec.name.entry(spec).update(grads, state, params)
+    if spec.name != "adam":
+        updates = _apply(decay, updates, params)
+    rate = numbers["learning_rate"] * spec.schedule.entry(step, steps)
 
-    def moved(path: tuple[Any, ...], p: Array, move: Array) -> Array:
-        own = _factor(spec, path)
-        rate = speed if own is None else speed * numbers["factors"][own]
-        return p - rate.astype(p.dtype) * move
+    def scaled(path: tuple[Any, ...], update: Array) -> Array:
+        index = _factor(spec, path)
+        factor = rate if index is None else rate * numbers["factors"][index]
+        return -factor.astype(update.dtype) * update
 
-    return jax.tree_util.tree_map_with_path(moved, params, moves), state
+    updates = jax.tree_util.tree_map_with_path(scaled, updates)
+    return optax.apply_updates(params, updates), state
+
+
+def _apply(transform: optax.GradientTransformation, updates: Tree, params: Tree) -> Tree:
+    """Returns the updates of a transformation without state."""
+    return transform.update(updates, transform.init(params), params)[0]
+
+
+def _by_path(predicate: Callable[[tuple[Any, ...]], bool]) -> Callable[[Tree], Tree]:
+    """Returns a mask: True for parameters whose path has a property."""
+    return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: predicate(path), tree)
 
 
 def _factor(spec: OptimizerSpec, path: tuple[Any, ...]) -> int | None:
-    """The number of the first pattern that a path matches."""
+    """Returns the index of the first pattern that a path matches."""
     text = "/".join(_names(path))
-    found = (i for i, pattern in enumerate(spec.factor_paths) if re.fullmatch(pattern, text))
-    return next(found, None)
+    matches = (i for i, pattern in enumerate(spec.factor_paths) if re.fullmatch(pattern, text))
+    return next(matches, None)
 
 
 def _is_table(path: tuple[Any, ...]) -> bool:
-    """Whether each row of a parameter is the vector of one thing, as a word or a position."""
+    """Returns True for embeddings: each row is the vector of a word or a position."""
     return _names(path)[-1] in ("embedding", "input", "output")
 
 
@@ -213,16 +224,12 @@ def _clip_rows(g_VD: Array, most: Array) -> Array:
     return g_VD * (most / jnp.maximum(norm_V1, most)).astype(g_VD.dtype)
 
 
-def _decays(spec: OptimizerSpec, path: tuple[Any, ...]) -> bool:
-    return re.fullmatch(spec.decay_mask, _names(path)[-1]) is not None
-
-
 def _names(path: tuple[Any, ...]) -> list[str]:
     return [str(getattr(part, "key", part)) for part in path]
 
 
 def _axes(path: tuple[Any, ...], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The axes that a kernel sums over and those it gives; None if it is no matrix of a layer."""
+    """Returns the input and the output axes of a kernel; None if it is no matrix of a layer."""
     names = _names(path)
     if names[-1] != "kernel" or names[0] == "head":
         return None
@@ -238,22 +245,22 @@ def _labels(params: Tree) -> Tree:
 
 
 def _dimensions(params: Tree) -> Tree:
-    def of(path, p):
+    def dimensions(path, p):
         axes = _axes(path, jnp.ndim(p))
         return None if axes is None else contrib.MuonDimensionNumbers(*axes)
 
-    return jax.tree_util.tree_map_with_path(of, params)
+    return jax.tree_util.tree_map_with_path(dimensions, params)
 
 
-def _by_side(moves: Tree, params: Tree) -> Tree:
-    def scale(path, move):
-        axes = _axes(path, jnp.ndim(move))
+def _by_side(updates: Tree, params: Tree) -> Tree:
+    def scale(path, update):
+        axes = _axes(path, jnp.ndim(update))
         if axes is None:
-            return move
-        greater = max(math.prod(move.shape[i] for i in side) for side in axes)
-        return move * (0.2 * math.sqrt(greater))
+            return update
+        larger = max(math.prod(update.shape[i] for i in side) for side in axes)
+        return update * (0.2 * math.sqrt(larger))
 
-    return jax.tree_util.tree_map_with_path(scale, moves)
+    return jax.tree_util.tree_map_with_path(scale, updates)
 
 
 OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] = {

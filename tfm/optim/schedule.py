@@ -1,4 +1,4 @@
-"""The learning rate over time, as a share of its peak: functions of (step, steps) into [0, 1]."""
+"""Learning-rate schedules: functions of (step, steps) that return a fraction of the peak."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Schedule = Callable[[Array, int], Array]
 
 @dataclasses.dataclass(frozen=True)
 class _Ramp:
-    """A straight way up over `warmup` steps, then `after(progress)` for the rest."""
+    """Rises linearly over `warmup` steps, then follows `after(progress)`."""
 
     warmup: int
     after: Callable[[Array], Array]
@@ -25,25 +25,25 @@ class _Ramp:
 
 
 def constant(warmup: int = 0) -> Schedule:
-    """Level, after a warm-up."""
+    """Stays constant after the warm-up."""
     _check("constant", warmup)
     return _Ramp(warmup, jnp.ones_like)
 
 
 def cosine(warmup: int = 0, final: float = 0.1) -> Schedule:
-    """Half a cosine down to `final`.  Loshchilov & Hutter 2017."""
+    """Falls along half a cosine to `final`.  Loshchilov & Hutter 2017."""
     _check("cosine", warmup, final)
     return _Ramp(warmup, lambda t: final + (1 - final) * (1 + jnp.cos(jnp.pi * t)) / 2)
 
 
 def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
-    """A straight way down to `final`."""
+    """Falls linearly to `final`."""
     _check("linear", warmup, final)
     return _Ramp(warmup, lambda t: 1 - (1 - final) * t)
 
 
 def wsd(warmup: int = 0, decay: float = 0.2, final: float = 0.0) -> Schedule:
-    """Warm up, stay, and go straight down over the last share `decay`.  Hu et al. 2024."""
+    """Stays constant, then falls linearly over the last fraction `decay`.  Hu et al. 2024."""
     _check("wsd", warmup, final)
     if not 0 < decay <= 1:
         raise UserError(f"wsd: decay={decay} must be in (0, 1]")
@@ -51,7 +51,7 @@ def wsd(warmup: int = 0, decay: float = 0.2, final: float = 0.0) -> Schedule:
 
 
 def noam(warmup: int = 4000) -> Schedule:
-    """Up over `warmup` steps, then with 1/√step.  Vaswani et al. 2017, §5.3."""
+    """Rises linearly over `warmup` steps, then falls as 1/√step.  Vaswani et al. 2017, §5.3."""
     if warmup < 1:
         raise UserError(f"noam: warmup={warmup} must be at least 1")
     return _Noam(warmup)

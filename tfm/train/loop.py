@@ -27,7 +27,7 @@ from tfm.data.plan.order import Prefetch
 from tfm.data.reader import of_data
 from tfm.evaluate import leaks, loss
 from tfm.evaluate.baselines import floors
-from tfm.evaluate.evaluator import Evaluation, always, results_of
+from tfm.evaluate.evaluator import SPLITS, Evaluation, results_of
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
@@ -348,7 +348,7 @@ class _Training:
             "tests": {
                 name: self._measure(state, dataset)
                 for name, dataset in self.data.items()
-                if name in always(self.data) and name != "valid"
+                if name not in SPLITS
             },
         }
         if self.spec.during or after:
