@@ -54,7 +54,7 @@ def test_gradients_of_each_layer_by_finite_differences(family):
     step = jax.jit(lambda variables, batch: eval_step(model, objective, variables, batch))
     context = EvalContext(
         spec=run.model, model=model, variables=variables, objective=objective, eval_step=step,
-        data=data.__getitem__, source=None, batch=4, writer=None,
+        data=data.__getitem__, source=None, batch=4, reader=None,
     )  # fmt: skip
     result = Internals().evaluate(context, data["valid"])
     norms = {path: x["gradient_norm"] for path, x in result.slices.items() if "gradient_norm" in x}
