@@ -101,22 +101,23 @@ def from_tensors(
 ) -> dict[str, Any]:
     """Returns the parameters that `pairs` map `tensors` to; `copies` may stay unused."""
     shapes = _shapes(spec, scan=False)
+    ours = {pair: [shapes[path] for path in pair.ours] for pair in pairs}
+    available = {p.theirs: copies[p.theirs] for p in ours if p.theirs in copies} | dict(tensors)
+    wrong = _mismatches(
+        {pair.theirs: pair.shape(ours[pair]) for pair in ours},
+        {name: tensor.shape for name, tensor in available.items()},
+    )
     params: dict[str, np.ndarray] = {}
-    wrong, left = [], dict(tensors)
-    for pair in pairs:
-        ours = [shapes[path] for path in pair.ours]
-        tensor, shape = left.pop(pair.theirs, copies.get(pair.theirs)), pair.shape(ours)
-        if tensor is None:
-            wrong.append(f"missing: {pair.theirs} {shape}")
-        elif tensor.shape != shape:
-            wrong.append(f"misshapen: {pair.theirs} is {tensor.shape}, expected {shape}")
-        elif str(tensor.dtype) not in FLOATS:
+    for pair, parts in ours.items():
+        tensor = available.get(pair.theirs)
+        if tensor is None or tensor.shape != pair.shape(parts):
+            continue  # a mismatch
+        if str(tensor.dtype) not in FLOATS:
             wrong.append(f"not weights: {pair.theirs} is {tensor.dtype}, not {' or '.join(FLOATS)}")
         elif (cast := _cast(tensor, dtype)) is None:
             wrong.append(f"too large for {dtype}: {pair.theirs}, stored as {tensor.dtype}")
         else:
-            params |= dict(zip(pair.ours, pair.split(cast, ours), strict=True))
-    wrong += [f"left over: {name} {tensor.shape}" for name, tensor in left.items()]
+            params |= dict(zip(pair.ours, pair.split(cast, parts), strict=True))
     if wrong:
         raise UserError("the weights do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
     tree = unflatten_dict(params, sep="/")
@@ -142,7 +143,9 @@ def to_huggingface(spec: Any, params: Tree) -> tuple[dict[str, Any], dict[str, n
     fit the spec or have no name there."""
     actual = {path: np.shape(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
     model_type, config = _exported(spec)
-    _check(_shapes(spec, scan=any(SCANNED in path.split("/") for path in actual)), actual)
+    expected = _shapes(spec, scan=any(SCANNED in path.split("/") for path in actual))
+    if wrong := _mismatches(expected, actual):
+        raise UserError("the parameters do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
     tensors = to_tensors(model_type.pairs(spec), params)
     prefix = "" if config["architectures"] == ["BertModel"] else model_type.prefix
     return config, {
@@ -172,17 +175,15 @@ def with_copies(spec: Any, tensors: Mapping[str, np.ndarray]) -> dict[str, np.nd
     return {**tensors, "lm_head.weight": tensors["shared.weight"]} if tied else dict(tensors)
 
 
-def _check(expected: Shapes, actual: Shapes) -> None:
-    """Raises if the parameters are not those of the spec."""
+def _mismatches(expected: Shapes, actual: Shapes) -> list[str]:
+    """Lists what is missing, left over or misshapen."""
     wrong = [f"missing: {path} {expected[path]}" for path in expected.keys() - actual.keys()]
     wrong += [f"left over: {path} {actual[path]}" for path in actual.keys() - expected.keys()]
-    wrong += [
+    return wrong + [
         f"misshapen: {path} is {actual[path]}, expected {expected[path]}"
         for path in expected.keys() & actual.keys()
         if expected[path] != actual[path]
     ]
-    if wrong:
-        raise UserError("the parameters do not fit the config:\n  " + "\n  ".join(sorted(wrong)))
 
 
 def _shapes(spec: Any, scan: bool) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,6 @@ then differ by rounding only. The derivatives below support reverse mode and for
 mode; a plain `jax.jvp` through a model needs `FAST = False`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,16 @@ LOWEST = -1e30  # least maximum of a row, finite, so that no arithmetic on it gi
 def _for_cpu(*arrays: Array) -> bool:
     on_cpu = FAST and jax.default_backend() == "cpu"
     return on_cpu and all(x.dtype == jnp.float32 for x in arrays)
+
+
+def custom(
+    forward: Callable[..., Any], backward: Callable[..., Any], static: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+    """Returns a function with its own derivative: `forward` returns the output and what `backward`
+    needs."""
+    fn = jax.custom_vjp(lambda *args: forward(*args)[0], nondiff_argnums=static)
+    fn.defvjp(forward, backward)
+    return fn
 
 
 def flat_product(
@@ -44,21 +53,10 @@ def flat_product(
     return y_NF.reshape(*x.shape[:-1], -1)
 
 
-@jax.custom_vjp
-def _product(x_NK: Array, w_KF: Array) -> Array:
-    return x_NK @ w_KF
-
-
-def _product_forward(x_NK: Array, w_KF: Array) -> tuple[Array, tuple[Array, Array]]:
-    return x_NK @ w_KF, (x_NK, w_KF)
-
-
-def _product_backward(saved: tuple[Array, Array], d_y_NF: Array) -> tuple[Array, Array]:
-    x_NK, w_KF = saved
-    return d_y_NF @ w_KF.T, weight_gradient(x_NK, d_y_NF)
-
-
-_product.defvjp(_product_forward, _product_backward)
+_product = custom(
+    lambda x_NK, w_KF: (x_NK @ w_KF, (x_NK, w_KF)),
+    lambda saved, d_y_NF: (d_y_NF @ saved[1].T, weight_gradient(saved[0], d_y_NF)),
+)
 
 
 def weight_gradient(x_NK: Array, d_y_NF: Array) -> Array:
@@ -106,13 +104,8 @@ def add_last(x: Array, bias_F: Array) -> Array:
     return _add_last(x, bias_F) if FAST else x + _along_last(x, bias_F)
 
 
-@jax.custom_vjp
-def _add_last(x: Array, bias_F: Array) -> Array:
-    return x + _along_last(x, bias_F)
-
-
-_add_last.defvjp(
-    lambda x, bias_F: (_add_last(x, bias_F), None), lambda _, d_y: (d_y, sum_rows(d_y))
+_add_last = custom(
+    lambda x, bias_F: (x + _along_last(x, bias_F), None), lambda _, d_y: (d_y, sum_rows(d_y))
 )
 
 
@@ -121,13 +114,8 @@ def scale_last(x: Array, scale_F: Array) -> Array:
     return _scale_last(x, scale_F) if FAST else x * _along_last(x, scale_F)
 
 
-@jax.custom_vjp
-def _scale_last(x: Array, scale_F: Array) -> Array:
-    return x * _along_last(x, scale_F)
-
-
-_scale_last.defvjp(
-    lambda x, scale_F: (_scale_last(x, scale_F), (x, scale_F)),
+_scale_last: Callable[..., Array] = custom(
+    lambda x, scale_F: (x * _along_last(x, scale_F), (x, scale_F)),
     lambda saved, d_y: (_scale_last(d_y, saved[1]), sum_rows(d_y * saved[0])),
 )
 
@@ -177,35 +165,24 @@ def softplus(x: Array) -> Array:
     return _softplus(x) if FAST else jnp.logaddexp(x, 0.0)
 
 
-@jax.custom_vjp
-def _softplus(x: Array) -> Array:
-    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
-_softplus.defvjp(lambda x: (_softplus(x), x), lambda x, d_y: (d_y * jax.nn.sigmoid(x),))
+_softplus = custom(
+    lambda x: (jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x))), x),
+    lambda x, d_y: (d_y * jax.nn.sigmoid(x),),
+)
 
 
 def standardize(x: Array, eps: float, center: bool) -> Array:
     """Computes (x − mean) / √(mean (x − mean)² + ε) over the last axis; the mean is 0 without
     `center`. Saves the output and one factor per row for the backward pass."""
-    return _standardize(x, eps, center) if FAST else _standardized(x, eps, center)[0]
+    return _standardize(x, eps, center) if FAST else _standardize_forward(x, eps, center)[0]
 
 
-def _standardized(x: Array, eps: float, center: bool) -> tuple[Array, Array]:
+def _standardize_forward(x: Array, eps: float, center: bool) -> tuple[Array, tuple[Array, Array]]:
     width = x.shape[-1]
     if center:
         x = x - sum_last(x) / width
     factor = lax.rsqrt(sum_last(jnp.square(x)) / width + eps)
-    return x * factor, factor
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _standardize(x: Array, eps: float, center: bool) -> Array:
-    return _standardized(x, eps, center)[0]
-
-
-def _standardize_forward(x: Array, eps: float, center: bool) -> tuple[Array, tuple[Array, Array]]:
-    y, factor = _standardized(x, eps, center)
+    y = x * factor
     return y, (y, factor)
 
 
@@ -219,7 +196,7 @@ def _standardize_backward(
     return (dx * factor,)
 
 
-_standardize.defvjp(_standardize_forward, _standardize_backward)
+_standardize = custom(_standardize_forward, _standardize_backward, static=(1, 2))
 
 
 def log_loss(logits: Array, labels: Array) -> Array:
@@ -230,11 +207,6 @@ def log_loss(logits: Array, labels: Array) -> Array:
     if FAST:
         return _log_loss(logits, labels)
     return jax.nn.logsumexp(logits, -1) - _picked(logits, labels)
-
-
-@jax.custom_vjp
-def _log_loss(logits: Array, labels: Array) -> Array:
-    return _log_loss_forward(logits, labels)[0]
 
 
 def _log_loss_forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -250,7 +222,7 @@ def _log_loss_backward(saved: tuple[Array, Array, Array], d_loss: Array) -> tupl
     return d_loss[..., None] * (p - one_hot.astype(logits.dtype)), None
 
 
-_log_loss.defvjp(_log_loss_forward, _log_loss_backward)
+_log_loss = custom(_log_loss_forward, _log_loss_backward)
 
 
 def _picked(logits: Array, labels: Array) -> Array:
@@ -267,11 +239,6 @@ def exp_minus_total(total: Callable[[Array], Array], logits: Array) -> Array:
     most = lax.stop_gradient(jnp.max(logits, -1, keepdims=True, initial=LOWEST))
     lse = most + jnp.log(_or_one(jnp.sum(jnp.exp(logits - most), -1, keepdims=True)))
     return jnp.exp(logits - total(lse))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _exp_minus_total(total: Callable[[Array], Array], logits: Array) -> Array:
-    return _exp_minus_total_forward(total, logits)[0]
 
 
 def _exp_minus_total_forward(
@@ -295,7 +262,7 @@ def _exp_minus_total_backward(
     return (weights * (d_weights - share * moved),)
 
 
-_exp_minus_total.defvjp(_exp_minus_total_forward, _exp_minus_total_backward)
+_exp_minus_total = custom(_exp_minus_total_forward, _exp_minus_total_backward, static=(0,))
 
 
 def _or_one(sums: Array) -> Array:

@@ -84,23 +84,12 @@ def _rows(x_TBK: Array) -> Array:
     return x_TBK.reshape(-1, x_TBK.shape[-1])
 
 
-@jax.custom_vjp
-def _tapped_product(x_BK: Array, w_KN: Array, w_NK: Array, tap_BN: Array) -> Array:
-    """Computes x @ w. The tap is zero; its gradient is that of the product."""
-    return x_BK @ w_KN
-
-
-def _tapped_forward(
-    x_BK: Array, w_KN: Array, w_NK: Array, tap_BN: Array
-) -> tuple[Array, tuple[Array, Array]]:
-    return x_BK @ w_KN, (w_KN, w_NK)
-
-
-def _tapped_backward(
-    saved: tuple[Array, Array], d_y_BN: Array
-) -> tuple[Array, Array, Array, Array]:
+def _tapped_backward(saved: tuple[Array, Array], d_y_BN: Array) -> tuple[Array, ...]:
     w_KN, w_NK = saved
     return d_y_BN @ w_NK, jnp.zeros_like(w_KN), jnp.zeros_like(w_NK), d_y_BN
 
 
-_tapped_product.defvjp(_tapped_forward, _tapped_backward)
+# Computes x @ w. The tap is zero; its gradient is that of the product.
+_tapped_product = fast.custom(
+    lambda x_BK, w_KN, w_NK, tap_BN: (x_BK @ w_KN, (w_KN, w_NK)), _tapped_backward
+)
