@@ -58,7 +58,9 @@ def folder(trained, tmp_path):
         (tmp_path / "bad" / name).mkdir()
         (tmp_path / "bad" / name / "config.json").write_text(text)
     (tmp_path / "imported").mkdir()
-    (tmp_path / "imported" / "config.json").write_text('{"model": {"family": "encoder"}}')
+    imported = {"model": {"family": "encoder"}, "objective": "masked_lm",
+                "data": {"dataset": "none"}, "train": {"steps": 1}}  # fmt: skip
+    (tmp_path / "imported" / "config.json").write_text(json.dumps(imported))
     (tmp_path / "pictures" / "deep" / "deeper").mkdir(parents=True)
     (tmp_path / ".hidden").mkdir()
     return tmp_path

@@ -174,8 +174,11 @@ def set_format(folder, number, **changes):
 
 
 def test_folders_of_an_older_format_open(run, folder):
-    assert json.loads((folder / "config.json").read_text())["format"] == FORMAT
-    set_format(folder, None)
+    tree = json.loads((folder / "config.json").read_text())
+    assert tree["format"] == FORMAT
+    dropout = tree["model"]["dropout"]
+    dropout["teacher"] = dropout.pop("scheduled_sampling")
+    set_format(folder, None, model=tree["model"])
     assert status(folder)[0] == "done"
     assert loop.train(run, str(folder), Silent()) == Folder(folder).read("summary.json")
     assert tfm.load(str(folder)).run.train.steps == 20
@@ -321,8 +324,16 @@ def test_a_foreign_folder_is_left_alone(name, run, tmp_path):
 
 
 def test_an_imported_model_is_not_trained_in_place(run, tmp_path):
-    (tmp_path / "config.json").write_text('{"model": {"family": "encoder"}}')
+    tree = {"model": {"family": "encoder"}, "objective": "masked_lm", "data": {"dataset": "none"}}
+    (tmp_path / "config.json").write_text(json.dumps({**tree, "train": {"steps": 1}}))
     with pytest.raises(UserError, match="holds an imported model"):
+        loop.train(run, str(tmp_path), Silent())
+
+
+def test_an_older_import_is_refused_with_the_command(run, tmp_path):
+    (tmp_path / "config.json").write_text('{"model": {"family": "encoder"}}')
+    assert "tfm import HF_FOLDER" in status(tmp_path)[1]
+    with pytest.raises(UserError, match="an older version imported it; run tfm import"):
         loop.train(run, str(tmp_path), Silent())
 
 

@@ -23,7 +23,7 @@ from tfm.config.names import UserError
 from tfm.config.provenance import Copy, UserFile
 from tfm.config.registries import ENTRIES, TABLES
 from tfm.config.spec import Spec, Tree, named, parse, replaced
-from tfm.run.folder import CHECKSUM, check_format, was_edited
+from tfm.run.folder import CHECKSUM, FORMAT, check_format, upgraded, was_edited
 
 RUN_KEYS = ("format", "id", "entries", "init_digest", CHECKSUM)  # in config.json, not of the config
 _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
@@ -72,6 +72,8 @@ def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
             f"delete its {CHECKSUM!r} to start a new run"
         )
     check_format(path, tree)
+    if tree.get("format", 0) < FORMAT:
+        tree = upgraded(tree)
     if tree.get("entries"):
         _run_copies(path, tree["entries"], trust)
     try:

@@ -21,6 +21,7 @@ from typing import Any
 from tfm.config.names import UserError
 
 FORMAT = 1  # of run folders; config.json has it, except for folders of format 0
+RENAMED = {"model.dropout.teacher": "scheduled_sampling"}  # settings of format 0
 DISK_ERRORS = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
 GLOB = "*?[]\\"  # Orbax reads these in a path as a pattern and then finds no files
 LOG = "metrics.jsonl"
@@ -48,6 +49,9 @@ def _check_file(name: str, tree: Any) -> None:
     """Raises ValueError unless a file, or a line of the log, has what its readers use."""
     match name:
         case "config.json":
+            if isinstance(tree, dict) and tree.keys() <= {"format", "model"}:
+                command = "tfm import HF_FOLDER --workdir=FOLDER"
+                raise ValueError(f"has no 'objective': an older version imported it; run {command}")
             _check(tree, model=dict, objective=str, data=dict, train=dict)
             if tree["data"].get("dataset") != "none":  # which imported models have, and no id
                 _check(tree, id=str)
@@ -130,6 +134,19 @@ def check_format(path: str | pathlib.Path, config: Mapping[str, Any]) -> None:
             f"{path} has the format {number!r}, and this version of tfm reads formats up to "
             f"{FORMAT}: install the version that wrote it (pip install -U tfm)"
         )
+
+
+def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Renames settings of an older format."""
+    new = json.loads(json.dumps(config))
+    for old, name in RENAMED.items():
+        *groups, old_name = old.split(".")
+        group = new
+        for key in groups:
+            group = group.get(key) if isinstance(group, dict) else None
+        if isinstance(group, dict) and old_name in group:
+            group[name] = group.pop(old_name)
+    return new
 
 
 def check_path(path: str | pathlib.Path) -> None:
