@@ -1,4 +1,4 @@
-"""Contenders that are timed in tests: they do nothing, and say how long it took."""
+"""Implementations for tests of timing: they do nothing and return a fixed time."""
 
 
 def make(pace):

@@ -31,7 +31,7 @@ def test_growth_of_known_series():
     assert grown["large", 40].growth is grown["large", 40].exponent is None
 
 
-def test_cells_differ_in_what_their_axis_says():
+def test_settings_differ_along_their_axis():
     lengths = list(growth.by_length(SMALL))
     assert [cell.case.length for cell in lengths] == [8, 8, 8, 16, 16, 16]
     assert lengths[0].changes == {"model.attention.implementation": "reference"}

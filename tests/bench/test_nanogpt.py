@@ -15,7 +15,7 @@ from tfm.bench import torch_nanogpt  # noqa: E402
 SIZES = {"width": 8, "heads": 2, "layers": 2, "length": 4}
 
 
-def test_settings_are_those_that_nanogpt_publishes():
+def test_settings_match_nanogpts():
     """README of nanoGPT, "I only have a macbook", and config/train_shakespeare_char.py."""
     settings = nanogpt.settings(nanogpt.Bench(), seed=3)
     published = {"layers": 4, "heads": 4, "width": 128, "length": 64, "batch": 12, "steps": 2000,
@@ -24,7 +24,7 @@ def test_settings_are_those_that_nanogpt_publishes():
     assert {key: settings[key] for key in published} == published
 
 
-def test_weights_begin_as_nanogpts_do():
+def test_initial_weights_match_nanogpts():
     torch.manual_seed(0)
     model = torch_nanogpt.GPT(65, width=128, heads=4, layers=4, length=64)
     for name, parameter in model.named_parameters():
@@ -46,8 +46,8 @@ def test_all_held_out_tokens_but_the_first_count_once():
         begin = (place - 1) // 4 * 4  # of its window
         logits = model(text[None, begin:place])[0, -1].detach().double()
         total += float(torch.logsumexp(logits, 0) - logits[text[place]])
-    found = torch_nanogpt.held_out_loss(model, text, length=4, batch=2)
-    assert found == pytest.approx(total / 13, rel=1e-5)
+    loss = torch_nanogpt.held_out_loss(model, text, length=4, batch=2)
+    assert loss == pytest.approx(total / 13, rel=1e-5)
 
 
 def test_the_learning_rate_warms_up_and_comes_down():
@@ -55,7 +55,7 @@ def test_the_learning_rate_warms_up_and_comes_down():
     assert shares == pytest.approx([0.01, 1, 1, 0.55, 0.1])
 
 
-def test_a_missing_text_is_told(monkeypatch, tmp_path):
+def test_a_missing_text_is_reported(monkeypatch, tmp_path):
     monkeypatch.delenv("TFM_DATA", raising=False)
     with pytest.raises(UserError, match="set TFM_DATA to the folder that holds tinyshakespeare"):
         list(nanogpt.measure(nanogpt.Bench()))

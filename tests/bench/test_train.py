@@ -46,7 +46,7 @@ def test_all_have_the_same_parameters(name):
 
 @pytest.mark.ci
 @pytest.mark.parametrize("name", SMALL)
-def test_every_contender_takes_a_step(name):
+def test_every_implementation_takes_a_step(name):
     assert ours(SMALL[name])(1) > 0
     assert plain_flax.make(SMALL[name])(1) > 0
     pytest.importorskip("torch")
@@ -55,14 +55,14 @@ def test_every_contender_takes_a_step(name):
     assert plain_torch.eager(SMALL[name])(1) > 0
 
 
-def test_contenders_take_turns():
+def test_implementations_take_turns():
     makes = {name: ("tests.bench.contenders:make", pace) for name, pace in {"a": 1, "b": 3}.items()}
     rounds = list(in_turns(makes, 1, 2, 0.01))
     assert len(rounds) == 2
     assert ratios(rounds, "a") == {"b": (3, 3, 3)}
 
 
-def test_a_contender_that_fails_is_named(capfd):
+def test_an_implementation_that_fails_is_named(capfd):
     with pytest.raises(UserError, match="b could not be timed"):
         list(in_turns({"b": ("tests.bench.contenders:fail", None)}, None, 1, 0.01))
     assert "broken on purpose" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Ideas that break their contract are refused, with the check that they fail; others pass."""
+"""Broken ideas are refused with the check that they fail; others pass."""
 
 import json
 import pathlib
@@ -151,10 +151,10 @@ def write(tmp_path, own_tables, monkeypatch):
     return write
 
 
-def test_what_each_idea_fails(write):
-    found = list(main.check_file(write(IDEAS)))
+def test_each_broken_idea_fails_its_check(write):
+    results = list(main.check_file(write(IDEAS)))
     failed = {}
-    for table, name, result in found:
+    for table, name, result in results:
         failed.setdefault(f"{table}.{name}", set())
         if not result.passed:
             assert result.passed is False
@@ -186,7 +186,7 @@ BUILT_IN = [
 
 
 @pytest.mark.parametrize(("table", "text"), BUILT_IN + VARIANTS)
-def test_what_the_library_has_passes(table, text):
+def test_built_in_entries_pass(table, text):
     made = table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS")
     entry = read(text, config.TABLES[table], table) if made else config.TABLES[table][text]
     failed = [
@@ -195,8 +195,8 @@ def test_what_the_library_has_passes(table, text):
     assert not failed
 
 
-def test_the_repositorys_own_idea_passes(write):
-    """And a table that counts from the end may, if it knows what is padding."""
+def test_the_example_idea_passes(write):
+    """A table that counts from the end passes too if it knows the padding."""
     new_score = pathlib.Path(__file__).parents[2] / "configs" / "new_score.py"
     assert all(result.passed for _, _, result in main.check_file(str(new_score)))
     unit = Named.of("unit", config.TABLES["POSITIONS"]["unit"]())
@@ -265,7 +265,7 @@ def test_a_run_is_refused_before_it_starts(write, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_has_passed_is_not_checked_again_until_it_is_edited(write, tmp_path, monkeypatch):
+def test_an_entry_is_checked_again_only_after_an_edit(write, tmp_path, monkeypatch):
     text = CONFIG.replace('NORMALIZER"}', 'softmax"}')
     checked = []
 
@@ -289,12 +289,12 @@ def test_what_has_passed_is_not_checked_again_until_it_is_edited(write, tmp_path
     assert checked == ["half", "half"]
 
 
-def test_a_check_counts_for_the_code_that_it_reaches(monkeypatch):
-    found = reached({}, entries.START)
+def test_a_passed_check_depends_on_the_code_it_reaches(monkeypatch):
+    modules = reached({}, entries.START)
     for module in ("check.attention", "check.layers", "ops.blockwise", "layers.block"):
-        assert f"tfm.{module}" in found
+        assert f"tfm.{module}" in modules
     for module in ("models.word2vec", "models.decoder", "train.loop", "data.synthetic"):
-        assert f"tfm.{module}" not in found
+        assert f"tfm.{module}" not in modules
     before = entries._code()
     code = lambda names, start: f"code from {start[0]}:{start[1]}"
     monkeypatch.setattr(library_code, "digest", code)

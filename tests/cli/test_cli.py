@@ -33,8 +33,8 @@ def tfm(capsys, monkeypatch, own_tables):
     return run
 
 
-def test_a_reader_that_stops_early_is_no_error(tmp_path):
-    """As in `tfm describe … | head`."""
+def test_a_closed_pipe_is_not_an_error(tmp_path):
+    """`tfm describe … | head` closes it."""
     (tmp_path / "lines.py").write_text("def main(argv):\n    print('a line\\n' * 100_000)")
     reader, writer = os.pipe()
     os.close(reader)
@@ -99,11 +99,11 @@ def test_describe_prints_a_tree_or_json(tfm):
     assert "260,032" in text
     assert "cache for decoding, per token" in text
     off = ["--config.model.attention.score=none", "--config.model.norm.kind=none"]
-    found = json.loads(tfm("describe", "--config=configs/gpt2.py:tiny", "--json", *off).out)
-    assert found["family"] == "decoder"
+    description = json.loads(tfm("describe", "--config=configs/gpt2.py:tiny", "--json", *off).out)
+    assert description["family"] == "decoder"
 
 
-def test_every_verb_starts_somewhere():
+def test_every_verb_and_bench_has_its_functions():
     for name, file in cli.verbs().items():
         assert callable(importlib.import_module(f"tfm.cli.{file.stem}").main)
         assert f"  {name} " in cli.usage()
@@ -155,7 +155,7 @@ def test_mistakes_are_named_without_a_traceback(tfm, args, message):
     assert "Traceback" not in result.err
 
 
-def test_bench_attention_with_a_score_of_ones_own(tfm):
+def test_bench_attention_with_a_user_score(tfm):
     small = ["--config.lengths=(32, 48)", "--config.rounds=2", "--config.head_width=8"]
     result = tfm("bench", "attention", "--config=configs/new_score.py", *small, "--json")
     assert result.returncode == 0, result.err
@@ -169,7 +169,7 @@ def test_bench_attention_with_a_score_of_ones_own(tfm):
     assert all(r["forward_ms"] > 0 and r["training_speed"] > 0 and r["memory_mb"] > 0 for r in rows)
 
 
-def test_bench_attention_prints_a_table_and_leaves_out_what_would_not_fit(tfm):
+def test_bench_attention_skips_rows_that_exceed_memory(tfm):
     result = tfm(
         "bench", "attention", "--config.lengths=(64,)", "--config.scores=('additive',)",
         "--config.rounds=2", "--config.max_gigabytes=0.000001",
@@ -179,7 +179,7 @@ def test_bench_attention_prints_a_table_and_leaves_out_what_would_not_fit(tfm):
     assert "—" in result.out
 
 
-def test_control_characters_are_shown_and_not_obeyed(capsys):
+def test_control_characters_are_escaped(capsys):
     assert cli.main(["train", "--config=\x1b[2Jno.py", "--workdir=x"]) == 2
     error = capsys.readouterr().err
     assert "\x1b" not in error

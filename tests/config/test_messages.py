@@ -1,4 +1,4 @@
-"""What a user reads when something is wrong: what, where, and the cure, never a traceback."""
+"""Messages about mistakes: one line with the mistake, its place and a remedy, no traceback."""
 
 import json
 import pathlib
@@ -19,13 +19,13 @@ SMALL = str(pathlib.Path(__file__).parents[1] / "train" / "small.py")
 
 def said(capsys, *argv, code=2):
     assert cli.main([str(arg) for arg in argv]) == code
-    found = capsys.readouterr()
-    assert "Traceback" not in found.err
-    return found.err
+    output = capsys.readouterr()
+    assert "Traceback" not in output.err
+    return output.err
 
 
-def test_options_may_stand_after_a_space(tmp_path, capsys):
-    """As users of absl expect."""
+def test_option_values_may_follow_a_space(tmp_path, capsys):
+    """Users of absl expect this."""
     argv = ["train", "--config", f"{SMALL}:recurrent", "--config.train.steps", "4", "--workdir",
             str(tmp_path / "run"), "--quiet"]  # fmt: skip
     assert cli.main(argv) == 0
@@ -38,19 +38,19 @@ def test_options_may_stand_after_a_space(tmp_path, capsys):
     assert "--config=" in said(capsys, "train", "--workdir", "x", "--config")
 
 
-def test_a_config_that_is_no_option_is_named(capsys):
+def test_a_config_without_its_option_is_named(capsys):
     assert "write --config=configs/gpt2.py:small" in said(
         capsys, "describe", "configs/gpt2.py:small"
     )
 
 
-def test_a_model_without_a_run_is_told(tmp_path, capsys):
+def test_a_model_without_a_run_is_reported(tmp_path, capsys):
     text = said(capsys, "train", "--config=configs/gpt2.py:small", f"--workdir={tmp_path}/a")
     assert "the config is a model without a run" in text
     assert "tfm describe" in text
 
 
-def test_another_run_is_told_by_the_keys_that_differ(tmp_path):
+def test_another_run_is_reported_with_the_keys_that_differ(tmp_path):
     argv = [f"--config={SMALL}:recurrent", "--config.train.steps=2"]
     run = lambda *more: spec.read(config.from_command_line([*argv, *more], spec.RunSpec))
     loop.train(run(), str(tmp_path / "run"), Silent())
@@ -60,7 +60,7 @@ def test_another_run_is_told_by_the_keys_that_differ(tmp_path):
         )
 
 
-def test_several_values_with_commas_of_their_own():
+def test_values_in_a_list_may_contain_commas():
     value = parse(spec.RunSpec, {}, "data.tests", "sort(length=20, vocab=19),copy(length=3)")
     assert value == ("sort(length=20, vocab=19)", "copy(length=3)")
     one = parse(spec.RunSpec, {}, "data.tests", "bytes(path='a,b', length=3)")
@@ -75,7 +75,7 @@ def test_numbers_are_finite(number, capsys, tmp_path):
 
 
 @pytest.mark.usefixtures("own_tables")
-def test_a_mistake_in_code_of_ones_own_is_told_with_its_line(tmp_path, capsys):
+def test_an_error_in_user_code_is_reported_with_its_line(tmp_path, capsys):
     idea = tmp_path / "idea.py"
     idea.write_text(f"""
 from tfm.config import files
@@ -90,9 +90,9 @@ class Mine(NextToken):
 OBJECTIVES = {{"mine": Mine()}}
 
 def get_config():
-    found = files.load("{SMALL}:recurrent").unlock()
-    found.objective = "mine"
-    return found
+    config = files.load("{SMALL}:recurrent").unlock()
+    config.objective = "mine"
+    return config
 """)
     text = said(capsys, "train", f"--config={idea}", f"--workdir={tmp_path}/run", "--quiet")
     assert f"{idea}, line 8: AttributeError: 'Examples' object has no attribute 'nothing'" in text
@@ -109,14 +109,14 @@ def test_a_binary_config(content, message, tmp_path, capsys):
     assert message in text
 
 
-def test_divergence_is_told_and_has_its_own_code(tmp_path, capsys):
+def test_divergence_is_reported_and_has_its_own_exit_code(tmp_path, capsys):
     argv = ["train", f"--config={SMALL}:recurrent", f"--workdir={tmp_path}/run", "--quiet",
             "--config.optimizer.learning_rate=1e38", "--config.optimizer.clip=None"]  # fmt: skip
     assert cli.main(argv) == 3
     assert "diverged at step" in capsys.readouterr().err
 
 
-def test_sizes_beyond_memory_are_told():
+def test_sizes_beyond_memory_are_reported():
     import jax
     from jax import numpy as jnp
 
@@ -132,7 +132,7 @@ def test_no_progress_is_left_before_an_error(tmp_path, capsys):
     assert "sees the answer" in text
 
 
-def test_help_tells_what_each_key_means(capsys):
+def test_help_explains_each_key(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["train", "--help"])
     out = " ".join(capsys.readouterr().out.split())

@@ -38,7 +38,7 @@ def test_read():
         ("__import__('os')", "cannot read"),
     ],
 )
-def test_what_cannot_be_read_is_named(text, message):
+def test_unreadable_texts_are_named(text, message):
     with pytest.raises(UserError, match=message):
         read(text, MASKS, "mask")
 
@@ -49,7 +49,7 @@ def test_entries_without_options_refuse_them():
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("causal", "causal"),
         ("causal()", "causal"),
@@ -57,5 +57,5 @@ def test_entries_without_options_refuse_them():
         ("window( right=1,left=3 )&~causal", "window(left=3, right=1) & ~causal"),
     ],
 )  # fmt: skip
-def test_one_spelling_for_each_call(text, wanted):
-    assert canonical(text, MASKS) == wanted
+def test_one_spelling_for_each_call(text, expected):
+    assert canonical(text, MASKS) == expected

@@ -1,4 +1,4 @@
-"""The config engine: what a field may hold, what a mistake is called, how a tree is changed."""
+"""Specs: valid values, error messages, and changes of trees."""
 
 import copy
 import dataclasses
@@ -49,7 +49,7 @@ class Inner(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape(Spec):
-    """Its `family` decides which keys there are."""
+    """A spec whose `family` selects a variant."""
 
     family: str = ""
     width: int = size(8)
@@ -95,7 +95,7 @@ def test_to_spec():
     assert type(to_spec(Outer, TREE).shape) is Square
 
 
-def test_names_stand_for_table_entries():
+def test_names_resolve_to_entries():
     spec = Outer(inner=Inner(size=1, color="green"), colors=("red", "green"))
     assert spec.inner.color == "green"
     assert spec.inner.color.entry == 2
@@ -105,14 +105,14 @@ def test_names_stand_for_table_entries():
     assert spec.run.entry == (0.0, 0.5)
     assert spec.run.names == ("steps",)
     assert Outer(inner=Inner(size=1)).run.entry == (0.0, 1.0, 2.0)
-    found = [(table, str(name)) for table, name in named(spec)]
-    assert found == [
+    names = [(table, str(name)) for table, name in named(spec)]
+    assert names == [
         (COLORS, "green"), (COLORS, "red"), (COLORS, "green"),
         (FUNCTIONS, "steps(count=2, scale=0.5)"),
     ]  # fmt: skip
 
 
-def test_a_name_is_a_plain_string_once_it_leaves():
+def test_a_copied_or_pickled_name_is_a_plain_string():
     name = Inner(size=1, color="green").color
     for copied in (copy.deepcopy(name), pickle.loads(pickle.dumps(name))):
         assert type(copied) is str
@@ -158,12 +158,12 @@ def test_a_name_is_a_plain_string_once_it_leaves():
         ),
     ],
 )
-def test_what_cannot_work_is_named_by_its_full_key(tree, message):
+def test_errors_name_the_full_key(tree, message):
     with pytest.raises(UserError, match=message):
         to_spec(Outer, tree)
 
 
-def test_a_spec_is_checked_wherever_it_is_made():
+def test_a_spec_is_checked_when_it_is_created():
     with pytest.raises(SpecError, match="^size=0 must be at least 1") as error:
         Inner(size=0)
     assert str(error.value.below("model.inner.")) == "model.inner.size=0 must be at least 1"
@@ -214,8 +214,8 @@ def test_replaced():
     assert to_spec(Outer, ended).shape.inner is None
 
 
-def test_another_family_drops_what_it_has_no_use_for():
-    """Whatever the order in which changes are given; what both have is kept."""
+def test_another_family_drops_unknown_keys():
+    """The order of the changes does not matter; shared keys are kept."""
     tree = TREE | {"shape": {"family": "square", "side": 2, "width": 5}}
     for changes in (
         {"shape.family": "round", "shape.radius": 2.0},
@@ -236,7 +236,7 @@ def test_another_family_drops_what_it_has_no_use_for():
         ({"nams": 3}, "unknown key 'nams'; did you mean 'names'"),
     ],
 )
-def test_replacing_what_is_not_there_is_named(changes, message):
+def test_replacing_an_unknown_key_is_named(changes, message):
     with pytest.raises(UserError, match=message):
         replaced(Outer, TREE, changes)
 
@@ -270,9 +270,9 @@ def test_replacing_what_is_not_there_is_named(changes, message):
     ],
 )
 def test_parse(key, text, value):
-    found = parse(Outer, TREE, key, text)
-    assert found == value
-    assert type(found) is type(value)
+    parsed = parse(Outer, TREE, key, text)
+    assert parsed == value
+    assert type(parsed) is type(value)
 
 
 def test_specs_are_hashable_and_comparable():

@@ -1,4 +1,4 @@
-"""`tfm describe`: parameters, memory and the cache, against published and hand-made numbers."""
+"""Parameters, memory and the cache, against published numbers and numbers computed by hand."""
 
 import dataclasses
 import json
@@ -92,7 +92,7 @@ PUBLISHED = {
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """What `tfm describe` prints of a model."""
+    """Returns the output of `tfm describe` for a model."""
 
     def run(model, *args):
         path = tmp_path / "config.json"
@@ -111,24 +111,24 @@ def leaves(part):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_as_many_as_published(run, name):
+def test_parameters_match_published_counts(run, name):
     model, parameters = PUBLISHED[name]
     tree = json.loads(run(model, "--length=8", "--json"))["tree"]
     assert tree["parameters"] == parameters
-    own = sum(jnp.prod(jnp.array(shape)) for shape in tree["arrays"].values())
-    assert own + sum(part["parameters"] for part in tree["parts"]) == parameters
+    arrays = sum(jnp.prod(jnp.array(shape)) for shape in tree["arrays"].values())
+    assert arrays + sum(part["parameters"] for part in tree["parts"]) == parameters
 
 
 def test_json(run):
-    found = json.loads(run(llama(3, 32, 4, 48), "--batch=2", "--length=16", "--json"))
-    each = list(leaves(found["tree"]))
+    description = json.loads(run(llama(3, 32, 4, 48), "--batch=2", "--length=16", "--json"))
+    each = list(leaves(description["tree"]))
     assert sum(part["share"] for part in each) == pytest.approx(1)
-    assert sum(part["parameters"] for part in each) == found["tree"]["parameters"]
+    assert sum(part["parameters"] for part in each) == description["tree"]["parameters"]
     assert {part["name"]: part["arrays"] for part in each}["up"] == {"kernel": [3, 32, 48]}
-    assert found["forward"]["per_token"] == found["forward"]["total"] / (2 * 16)
-    assert found["memory"]["weights"] == 4 * found["tree"]["parameters"]
-    assert found["memory"]["outputs"] == 4 * 2 * 16 * 32000
-    assert found["cache"]["per_token"] == 3 * 2 * 32 * 2
+    assert description["forward"]["per_token"] == description["forward"]["total"] / (2 * 16)
+    assert description["memory"]["weights"] == 4 * description["tree"]["parameters"]
+    assert description["memory"]["outputs"] == 4 * 2 * 16 * 32000
+    assert description["cache"]["per_token"] == 3 * 2 * 32 * 2
 
 
 def test_text(run):
@@ -163,10 +163,10 @@ def test_equal_unrolled_layers_are_shown_once(run):
 
 def test_a_model_of_any_size_is_described_without_its_arrays(run):
     before = {id(array) for array in jax.live_arrays()}
-    found = json.loads(run(llama(60, 6656, 52, 17920), "--json"))
+    description = json.loads(run(llama(60, 6656, 52, 17920), "--json"))
     new = [array for array in jax.live_arrays() if id(array) not in before]
-    assert found["tree"]["parameters"] == 32_528_943_616
-    assert found["length"] == 2048
+    assert description["tree"]["parameters"] == 32_528_943_616
+    assert description["length"] == 2048
     assert sum(array.nbytes for array in new) < 10_000
 
 
@@ -227,12 +227,12 @@ SMALL = dict(
     ],
 )
 def test_the_cache_by_hand(spec, expected):
-    """Besides the arrays, most count the tokens of each sequence, in 4 bytes."""
+    """Most caches also count the tokens of each sequence, in 4 bytes."""
     assert cache(spec) == expected
 
 
-def test_what_is_saved_by_hand():
-    """Of sin(x A) B: x for A's gradient, cos(x A) for the sine's, sin(x A) for B's; B is there."""
+def test_saved_activations_by_hand():
+    """sin(x A) B saves x for A, cos(x A) for the sine and sin(x A) for B."""
     params = {
         "a": jax.ShapeDtypeStruct((5, 7), "float32"),
         "b": jax.ShapeDtypeStruct((7, 3), "float32"),
@@ -277,7 +277,7 @@ def test_remat_keeps_the_input_of_each_layer(scan, dtype):
     assert none > 2 * dots
 
 
-def test_activations_grow_with_the_implementation_that_the_config_asks_for():
+def test_activations_depend_on_the_configured_implementation():
     """The whole matrix keeps length², tiles keep length."""
 
     def grown(implementation):
@@ -290,12 +290,12 @@ def test_activations_grow_with_the_implementation_that_the_config_asks_for():
     assert grown("reference") > 10
 
 
-def test_statistics_are_no_parameters():
+def test_statistics_are_not_parameters():
     spec = ConvolutionSpec(vocab=9, width=4, channels=(8, 16), classes=2)
-    found = describe(spec, 2, 16)
+    description = describe(spec, 2, 16)
     weights = 9 * 4 + 3 * 4 * 8 + 2 * 8 + 3 * 8 * 16 + 2 * 16 + 16 * 2 + 2
-    assert found.tree.parameters == weights
-    assert found.memory["statistics"] == 4 * 2 * (8 + 16)  # a mean and a variance for each channel
+    assert description.tree.parameters == weights
+    assert description.memory["statistics"] == 4 * 2 * (8 + 16)  # mean, variance
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_open_sizes_come_from_the_data(tmp_path, capsys):
     config = {"objective": "classify", "data": data, "train": {"steps": 1}}
     path.write_text(json.dumps({"model": {"family": "bag", "width": 4}, **config}))
     main([f"--config={path}", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["tree"]["parameters"] == 5 * 4 + 4 * 2 + 2
+    description = json.loads(capsys.readouterr().out)
+    assert description["tree"]["parameters"] == 5 * 4 + 4 * 2 + 2
 
 
 def test_open_sizes_without_data_are_named(run):

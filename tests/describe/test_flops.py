@@ -1,4 +1,4 @@
-"""FLOPs against XLA's own count, and against what can be counted by hand."""
+"""FLOPs against XLA's count, and against counts by hand."""
 
 import dataclasses
 
@@ -64,7 +64,7 @@ MODELS = {
 
 
 def traced(spec):
-    """The outputs as a function of params and inputs, what training differentiates, and shapes."""
+    """Returns the forward function, the function that training differentiates, and shapes."""
     module, inputs = spec.build(), spec.example(BATCH, LENGTH)
     init = lambda inputs: module.init(jax.random.key(0), **inputs)
     params = jax.eval_shape(init, inputs)["params"]
@@ -84,7 +84,7 @@ def plain_sums(monkeypatch):
 
 @pytest.mark.parametrize("name", first_tier(MODELS, ["gpt2"]))
 @pytest.mark.usefixtures("plain_sums")
-def test_flops_are_those_of_xla(name):
+def test_flops_match_xla(name):
     """Within 0.5 % of the program as it is given to XLA, and within 1 % (3 % in training) of what
     XLA makes of it, fusions left out.
 
@@ -114,9 +114,9 @@ def test_scanned_layers_count_as_often_as_they_run(name):
     forward, training = (count(fn, *args) for fn in unrolled)
     assert count(scanned[0], *args_scanned) == forward
     # Backwards, JAX makes the mask and the positions once for all layers: nothing else differs.
-    found = count(scanned[1], *args_scanned)
-    assert found.matmul == training.matmul
-    assert found.other == pytest.approx(training.other, rel=0.01)
+    counted = count(scanned[1], *args_scanned)
+    assert counted.matmul == training.matmul
+    assert counted.other == pytest.approx(training.other, rel=0.01)
 
 
 @pytest.mark.parametrize(("length", "kv_heads"), [(16, 2), (64, 4)])
@@ -139,13 +139,13 @@ def test_matrix_products_of_a_decoder_by_hand(length, kv_heads):
     )
     weights = layers * (width * head_width * (2 * heads + 2 * kv_heads) + 3 * width * hidden)
     pairs = layers * length * heads * head_width
-    found = describe(spec, BATCH, length)
-    assert found.forward.matmul == BATCH * length * (2 * (weights + width * vocab) + 4 * pairs)
-    assert found.training.matmul == 3 * found.forward.matmul
+    counted = describe(spec, BATCH, length)
+    assert counted.forward.matmul == BATCH * length * (2 * (weights + width * vocab) + 4 * pairs)
+    assert counted.training.matmul == 3 * counted.forward.matmul
 
 
-def test_what_remat_computes_again_is_counted():
-    """All products of the layers but the last of each, whose result the backward pass can spare."""
+def test_recomputation_by_remat_is_counted():
+    """Remat repeats all products of a layer but the last, which the backward pass does not need."""
     none = describe(MODELS["llama"], BATCH, LENGTH)
     full = describe(dataclasses.replace(MODELS["llama"], remat="full"), BATCH, LENGTH)
     head, down = 64 * 97, 2 * 128 * 64
@@ -157,9 +157,9 @@ def test_what_remat_computes_again_is_counted():
 def test_recurrent_cells_count_every_step():
     spec = RecurrentSpec(vocab=50, width=16, hidden=32, layers=2, cell="lstm")
     weights = 4 * (16 * 32 + 32 * 32) + 4 * (32 * 32 + 32 * 32) + 32 * 50
-    found = describe(spec, BATCH, LENGTH)
-    assert found.forward.exact
-    assert found.forward.matmul == 2 * BATCH * LENGTH * weights
+    counted = describe(spec, BATCH, LENGTH)
+    assert counted.forward.exact
+    assert counted.forward.matmul == 2 * BATCH * LENGTH * weights
 
 
 def test_a_convolutional_classifier_counts_what_xla_counts():
@@ -183,7 +183,7 @@ def test_a_convolutional_classifier_counts_what_xla_counts():
     ],
 )
 def test_convolutions_are_exact(how):
-    """Padding is not multiplied, neither forwards nor backwards."""
+    """Padding is not multiplied, neither forward nor backward."""
     how = {"window_strides": (1,), "dimension_numbers": ("NWC", "WIO", "NWC"), **how}
     x = jax.ShapeDtypeStruct((3, 19, 8), "float32")
     w = jax.ShapeDtypeStruct((5, 8 // how.get("feature_group_count", 1), 16), "float32")
@@ -226,9 +226,9 @@ def test_branches_loops_and_calls():
     assert count(lambda x: (jnp.square(x), x)[1], X) == Flops()
 
 
-def test_a_loop_that_data_ends_is_said_to_be_no_exact_count():
+def test_a_loop_with_a_data_dependent_end_is_not_exact():
     loop = lambda x: lax.while_loop(lambda x: jnp.max(x) < 9, jnp.square, x)
-    found = count(loop, X)
-    assert not found.exact
-    assert not (found * 3 + Flops()).exact
-    assert found.total >= X.size
+    counted = count(loop, X)
+    assert not counted.exact
+    assert not (counted * 3 + Flops()).exact
+    assert counted.total >= X.size

@@ -120,7 +120,7 @@ def commands(folder: pathlib.Path):
     (folder / "foreign" / "metrics.jsonl").write_text("mine\n")
     yield ["train", REVERSE, f"--workdir={folder / 'foreign'}"], "foreign"
     yield ["eval", str(folder / "nowhere")], "nowhere"
-    yield ["eval"], "folder"
+    yield ["eval"], "RUN"
     yield ["eval", str(folder / "foreign")], "config.json"
     yield ["export", str(folder / "nowhere"), str(folder / "out")], "nowhere"
     yield ["import", str(folder / "nowhere"), f"{work}2"], "nowhere"
