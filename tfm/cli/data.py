@@ -17,10 +17,10 @@ from tfm.cli.main import Parser, whole
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.data import cache
-from tfm.data.dataset import Dataset
+from tfm.data.dataset import Dataset, Source
 from tfm.data.datasets import open_dataset, open_splits
 from tfm.data.formats import tfds
-from tfm.data.tokenizers.tokenizer import tokenizer_of
+from tfm.data.reader import Reader, of_data
 from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
 from tfm.run.plan import plan_of
 from tfm.run.spec import RunSpec, read
@@ -128,7 +128,7 @@ def describe(run: RunSpec, rows: int = 3) -> Iterator[str]:
             continue
         if split == "train":
             yield f"  batches    {batches(run, dataset)}"
-        for number, example in enumerate(examples(run, dataset, rows)):
+        for number, example in enumerate(examples(run, name.entry, dataset, rows)):
             for place, (field, text) in enumerate(example.items()):
                 yield f"  {'' if place else f'example {number}':<10} {field}: {text}"
         yield ""
@@ -190,11 +190,12 @@ def _lengths(lengths: np.ndarray) -> str:
     return f"mean {lengths.mean():.1f}, median {median:.0f}, 95 % up to {most:.0f}"
 
 
-def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, str]]:
+def examples(run: RunSpec, source: Source, dataset: Dataset, rows: int) -> Iterator[dict[str, str]]:
     """Yields the first examples as the model sees them, by the names of its inputs."""
     objective, rows = run.objective.entry, min(rows, len(dataset))
     batch = next(eval_batches(objective, dataset, rows))
-    show, names = _tokens(dataset), dataset.label_names
+    names = dataset.label_names
+    show = _tokens(of_data(dataset, source, objective.added(dataset)))
     for row in range(rows):
         out: dict[str, str] = {}
         for name, x in batch.inputs.items():
@@ -217,15 +218,9 @@ def examples(run: RunSpec, dataset: Dataset, rows: int) -> Iterator[dict[str, st
         yield out
 
 
-def _tokens(dataset: Dataset) -> Callable[[Any], str]:
+def _tokens(reader: Reader) -> Callable[[Any], str]:
     """Returns a function that shows ids; it separates tokens that include their spaces by |."""
-    tokenizer = tokenizer_of(dataset.vocabulary)
-    if tokenizer is None:
-        return dataset.decode or (lambda ids: " ".join(map(str, ids)))
-
-    def name(id_: int) -> str:
-        task = id_ - tokenizer.vocab
-        return tokenizer.tokens([id_])[0] if task < 0 else f"<task {task}>"
-
-    separator = "|" if tokenizer.spaced else " "
-    return lambda ids: separator.join(map(name, ids))
+    if reader.kind in ("bytes", "pieces"):
+        return reader.decode
+    spaced = reader.tokenizer is not None and reader.tokenizer.spaced
+    return lambda ids: ("|" if spaced else " ").join(reader.names(ids))

@@ -24,7 +24,6 @@ from tfm.data.records import Layout, Record, open_records, write_records
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.data.tokenizers.tokenizer import (
     Tokenizer,
-    labels_of,
     loads,
     parsed_vocabulary,
     vocabulary_of,
@@ -120,7 +119,7 @@ class Corpus(Source):
             return None
         if self.vocabulary is None and layout.label_names is not None:
             return layout.label_names
-        names = None if self.vocabulary is None else labels_of(self.vocabulary)
+        names = None if self.vocabulary is None else parsed_vocabulary(self.vocabulary)[1]
         if names is not None:
             return names
 

@@ -109,13 +109,6 @@ class Mixture(Source):
         return tokenizer.encode(prefix.rstrip() if tokenizer.spaced else prefix)
 
     @property
-    def form(self) -> str:
-        """The form of its rows."""
-        if self._texts is not None:
-            return self._texts.layout().form
-        return self.tasks[0].source.facts["form"]  # type: ignore[attr-defined]
-
-    @property
     def tells(self) -> bool:
         """True if rows show their task, by a prefix or a token."""
         return self.tokens or any(task.prefix for task in self.tasks)

@@ -170,14 +170,6 @@ def tokenizer_of(vocabulary: str | None) -> Tokenizer | None:
         return None
 
 
-def labels_of(vocabulary: str | None) -> tuple[str, ...] | None:
-    """Returns the names of a run's classes or tags, by number, if its vocabulary has them."""
-    try:
-        return None if vocabulary is None else parsed_vocabulary(vocabulary)[1]
-    except UserError:
-        return None
-
-
 def meaning_of_ids(vocabulary: str | None) -> str | None:
     """Returns what identifies the token ids of a vocabulary, regardless of its labels."""
     tokenizer = tokenizer_of(vocabulary)
