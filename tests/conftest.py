@@ -1,4 +1,5 @@
 import contextlib
+import fcntl
 import gc
 import os
 import subprocess
@@ -41,6 +42,21 @@ def tables_of_its_own():
     for name, table in config.TABLES.items():
         table.clear()
         table.update(kept[name])
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """Returns a function from a name to a folder that all workers share, and that it locks."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    @contextlib.contextmanager
+    def locked(name):
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield root / name
+
+    return locked
 
 
 @pytest.fixture

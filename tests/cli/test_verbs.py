@@ -99,38 +99,47 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Tiny runs of every kind, each trained for a few steps when it is first asked for."""
-    folder, patch = tmp_path_factory.mktemp("verbs"), pytest.MonkeyPatch()
+def runs(shared):
+    """Tiny runs of every kind, each trained once, for a few steps, when it is first asked for."""
+    patch = pytest.MonkeyPatch()
+    with shared("verbs") as folder:
+        if not folder.exists():
+            folder.mkdir()
+            _write_data(folder)
     patch.setenv("TFM_CACHE", str(folder / "cache"))
     patch.chdir(folder)
+
+    def run(name):
+        objective, model, dataset, tokenizer = RUNS[name]
+        with shared("verbs"):
+            if not (folder / name / "summary.json").exists():
+                data = {"dataset": dataset, "tokenizer": tokenizer, "batch": 16, "eval_batch": 32}
+                if tokenizer is None:
+                    data |= {"examples": 64, "valid_examples": 16}
+                tree = {
+                    "objective": objective, "model": model, "data": data,
+                    "optimizer": {"learning_rate": 0.03}, "train": {"steps": 12, "save_every": 12},
+                }  # fmt: skip
+                loop.train(read(tree), str(folder / name), Silent())
+        return str(folder / name)
+
+    yield run
+    patch.undo()
+
+
+def _write_data(folder):
     german = [" ".join(GERMAN[word] for word in line.split()) for line in LINES]
     for name, rows in {"p": slice(None, 100), "v": slice(100, None)}.items():
         (folder / f"{name}.en").write_text("\n".join(LINES[rows]) + "\n")
         (folder / f"{name}.de").write_text("\n".join(german[rows]) + "\n")
     (folder / "t.txt").write_text("\n".join(LINES))
+    (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
     labels = [f"{line}\t{'cat' if 'cat' in line else 'none'}" for line in LINES]
     (folder / "l.tsv").write_text("s\tl\n" + "\n".join(labels) + "\n")
     tagged = [
         "\n".join(f"{w} {'B-X' if w in 'cat dog' else 'O'}" for w in x.split()) for x in LINES
     ]
     (folder / "b.txt").write_text("\n\n".join(tagged) + "\n")
-
-    def run(name):
-        objective, model, dataset, tokenizer = RUNS[name]
-        if not (folder / name).exists():
-            data = {"dataset": dataset, "tokenizer": tokenizer, "batch": 16, "eval_batch": 32}
-            if tokenizer is None:
-                data |= {"examples": 64, "valid_examples": 16}
-            tree = {
-                "objective": objective, "model": model, "data": data,
-                "optimizer": {"learning_rate": 0.03}, "train": {"steps": 12, "save_every": 12},
-            }  # fmt: skip
-            loop.train(read(tree), str(folder / name), Silent())
-        return str(folder / name)
-
-    yield run
-    patch.undo()
 
 
 def output(capsys, *argv):
@@ -179,9 +188,10 @@ def test_data_without_a_tokenizer_are_numbers(runs, capsys):
     said = output(capsys, "translate", folder, "5 3 7 4", "--max_new=5").strip()
     special = run.data["train"].special
     written = [special.bos]
-    for _ in range(5):  # greedily, without a cache
-        logits = run(source_BS=np.array([[5, 3, 7, 4]]), decoder_input_BT=np.array([written]))
-        written.append(int(logits[0, -1].argmax()))
+    for _ in range(5):  # greedily, without a cache; what stands behind the last token is not seen
+        padded = np.array([written + [0] * (6 - len(written))])
+        logits = run(source_BS=np.array([[5, 3, 7, 4]]), decoder_input_BT=padded)
+        written.append(int(logits[0, len(written) - 1].argmax()))
         if written[-1] == special.eos:
             break
     assert said == " ".join(str(id_) for id_ in written[1:] if id_ != special.eos)
@@ -276,7 +286,6 @@ def test_generate_from_python(runs):
 
 def test_classify_is_as_often_right_as_eval_says(runs, capsys):
     folder = runs("labels")
-    pathlib.Path("lines.txt").write_text("\n".join(LINES) + "\n")
     found = json.loads(output(capsys, "classify", folder, "--file=lines.txt", "--json"))
     right = [one["class"] == ("cat" if "cat" in one["text"] else "none") for one in found]
     assert np.mean(right) == pytest.approx(evaluate(folder)[0]["accuracy"])
@@ -287,7 +296,6 @@ def test_classify_is_as_often_right_as_eval_says(runs, capsys):
 
 def test_tag_is_as_often_right_as_eval_says(runs, capsys):
     folder = runs("tags")
-    pathlib.Path("lines.txt").write_text("\n".join(LINES) + "\n")
     found = json.loads(output(capsys, "tag", folder, "--file=lines.txt", "--json"))
     words = [word for line in found for word in line]
     assert [word["word"] for word in words] == " ".join(LINES).split()

@@ -8,6 +8,7 @@ import pytest
 from jax import numpy as jnp
 from jax.tree_util import Partial
 
+from tests.helpers.quick import jit
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
 from tfm.ops.dropout import Dropout
@@ -197,7 +198,8 @@ def test_scaling_keeps_the_variance_at_one(width):
 @pytest.mark.parametrize(
     ("way", "normalizer"),
     [
-        *((way, name) for way in WAYS[:2] for name in NORMALIZERS),
+        *((WAYS[1], name) for name in NORMALIZERS),
+        *(pytest.param(WAYS[0], name, marks=pytest.mark.ci) for name in NORMALIZERS),
         (WAYS[2], "softmax"),
     ],
 )
@@ -208,11 +210,14 @@ def test_a_row_that_sees_nothing_gives_zeros(way, normalizer):
     def out(q, k, v):
         return attend(q, k, v, mask=mask, normalizer=normalizer, **way)
 
-    result = out(q, k, v)
+    def loss(q, k, v):
+        result = out(q, k, v)
+        return jnp.sum(result**2 + result), result
+
+    grads, result = jit(jax.grad(loss, (0, 1, 2), has_aux=True))(q, k, v)
     assert not np.any(result[:, 3])
     assert not np.any(result[1])
     assert np.all(np.any(result[0, :3], axis=(1, 2)))
-    grads = jax.grad(lambda *args: jnp.sum(out(*args) ** 2 + out(*args)), (0, 1, 2))(q, k, v)
     assert all(np.all(np.isfinite(grad)) for grad in grads)
     assert not np.any(grads[0][:, 3])
     assert not any(np.any(grad[1]) for grad in grads)
@@ -279,7 +284,7 @@ def test_whole_rows(name):
         return attend(q, k, v, **options, **way), jax.grad(fn, (0, 1, 2))(q, k, v)
 
     _, wanted = training(WAYS[0])
-    for edge in (2, 4, 16):
+    for edge in (2, 16):
         found, grads = training({"implementation": "blockwise", "edge": edge})
         np.testing.assert_allclose(found, out, atol=1e-6)
         for a, b in zip(grads, wanted, strict=True):
