@@ -12,7 +12,7 @@ import pytest
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
-from tfm.data.datasets import fingerprint, open_dataset, open_splits
+from tfm.data.datasets import DATASETS, fingerprint, open_dataset, open_splits
 from tfm.data.tokenizers import TOKENIZERS, trained
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
@@ -222,6 +222,22 @@ def test_target_texts_are_those_of_the_files():
     write(a__tsv=TABLE)
     labels = opened("table(train='a.tsv', text='sentence', label='label')")
     assert labels.target_texts is None
+
+
+def test_the_format_of_the_readme(monkeypatch):
+    """The example of tfm/data/README.md is a data set like the built-in ones."""
+    readme = pathlib.Path(trained.__file__).parents[1] / "README.md"
+    code = readme.read_text().split("```python\n")[1].partition("```")[0]
+    names = {}
+    exec(code, names)
+    for name, entry in names["DATASETS"].items():
+        monkeypatch.setitem(DATASETS, name, entry)
+    write(a__txt="who => me\nwhat\nwhy not => no\n")
+    text = "questions(train='a.txt', valid='a.txt')"
+    with pytest.raises(UserError, match="a.txt, line 2: no ' => '; data.bad='skip'"):
+        opened(text)
+    dataset = opened(text, "valid", bad="skip")
+    assert (rows(dataset), rows(dataset, "target")) == (["who", "why not"], ["me", "no"])
 
 
 def test_splits_that_are_opened_together_share_one_tokenizer(monkeypatch):
