@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from tfm.explain.continuations import Continuation
 
 from tests.explain.explained import loaded
 from tfm.explain.explain import Next, explain
+from tfm.explain.passage import Continuation
 
 pytest.importorskip("selenium.webdriver", reason="needs the extra `browser`: selenium")
 from selenium.webdriver.common.action_chains import ActionChains
