@@ -38,9 +38,12 @@ def _needed(loaded: Any, ability: str) -> Objective:
     objective = able(loaded, ability)
     if objective is None:
         names = [name for name, one in OBJECTIVES.items() if getattr(one, ability)]
+        needed = f"{', '.join(names[:-1])}{' or ' if names[:-1] else ''}{names[-1]}"
+        if getattr(loaded.objective, ability):
+            raise UserError(f"{loaded.folder}: its model has no head for {needed}")
         raise UserError(
             f"{loaded.folder} was trained by objective={str(loaded.run.objective)!r}, not by "
-            f"{', '.join(names[:-1])}{' or ' if names[:-1] else ''}{names[-1]}"
+            f"{needed}"
         )
     return objective
 
