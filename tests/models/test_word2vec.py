@@ -103,7 +103,7 @@ def test_bad_input_is_named():
     with pytest.raises(UserError, match="skip-gram reads one word"):
         model().init(jax.random.key(0), WORDS)
     with pytest.raises(
-        UserError, match="reach_BC needs candidates_BN, because every word is the center"
+        UserError, match="reach_BC needs candidates_BN, because every word is a center"
     ):
         model().init(jax.random.key(0), WORDS, VALID, None, WORDS)
     with pytest.raises(UserError, match="valid_BC has shape"):

@@ -54,39 +54,35 @@ class Word2Vec(nn.Module):
         if not spec.tied:
             output_VD = self.param("output", initializers.zeros, shape)
         x_BCD = jnp.take(input_VD, words_BC, axis=0)
-        if reach_BC is not None:
-            return self._every(x_BCD, valid_BC, candidates_BN, reach_BC, output_VD, capture)
-        where = None if valid_BC is None else valid_BC[..., None]
-        x_BD = jnp.sum(x_BCD, axis=1, where=where)
-        if spec.average:
-            count_B = sizes["C"] if valid_BC is None else jnp.maximum(jnp.sum(valid_BC, 1), 1)
-            x_BD = x_BD / jnp.reshape(count_B, (-1, 1))
-        states = {"states_BD": x_BD} if "states" in capture else {}
+        if candidates_BN is not None:
+            check("candidates_BN", candidates_BN, sizes)
+        if reach_BC is None:
+            x, name = self._sum(x_BCD, valid_BC), "states_BD"
+        else:
+            check("reach_BC", reach_BC, sizes)
+            if candidates_BN is None:
+                raise UserError("reach_BC needs candidates_BN, because every word is a center")
+            x, name = self._contexts(x_BCD, reach_BC, valid_BC), "states_BCD"
+        states = {name: x} if "states" in capture else {}
         if candidates_BN is None:
-            return outputs(jnp.einsum("BD,VD->BV", x_BD, output_VD), capture, states)
-        check("candidates_BN", candidates_BN, sizes)
+            return outputs(jnp.einsum("BD,VD->BV", x, output_VD), capture, states)
         candidates_BND = jnp.take(output_VD, candidates_BN, axis=0)
-        return outputs(jnp.einsum("BD,BND->BN", x_BD, candidates_BND), capture, states)
+        return outputs(jnp.einsum("B...D,BND->B...N", x, candidates_BND), capture, states)
 
-    def _every(
-        self,
-        x_BCD: Array,
-        valid_BC: Array | None,
-        candidates_BN: Array | None,
-        reach_BC: Array,
-        output_VD: Array,
-        capture: tuple[str, ...],
-    ) -> Any:
-        sizes = {"B": x_BCD.shape[0], "C": x_BCD.shape[1]}
-        check("reach_BC", reach_BC, sizes)
-        if candidates_BN is None:
-            raise UserError("reach_BC needs candidates_BN, because every word is the center once")
-        check("candidates_BN", candidates_BN, sizes)
-        if self.spec.kind == "cbow":
-            near_BCC = near(reach_BC, valid_BC).astype(x_BCD.dtype)
-            if self.spec.average:
-                near_BCC = near_BCC / jnp.maximum(jnp.sum(near_BCC, 2, keepdims=True), 1)
-            x_BCD = jnp.einsum("BCS,BSD->BCD", near_BCC, x_BCD)
-        states = {"states_BCD": x_BCD} if "states" in capture else {}
-        candidates_BND = jnp.take(output_VD, candidates_BN, axis=0)
-        return outputs(jnp.einsum("BCD,BND->BCN", x_BCD, candidates_BND), capture, states)
+    def _sum(self, x_BCD: Array, valid_BC: Array | None) -> Array:
+        """Sums or averages the words of each example (BD)."""
+        x_BD = jnp.sum(x_BCD, axis=1, where=None if valid_BC is None else valid_BC[..., None])
+        if not self.spec.average:
+            return x_BD
+        count_B = x_BCD.shape[1] if valid_BC is None else jnp.maximum(jnp.sum(valid_BC, 1), 1)
+        return x_BD / jnp.reshape(count_B, (-1, 1))
+
+    def _contexts(self, x_BCD: Array, reach_BC: Array, valid_BC: Array | None) -> Array:
+        """Returns the vector that predicts around each word (skip-gram) or the word itself
+        (CBOW)."""
+        if self.spec.kind == "skip_gram":
+            return x_BCD
+        near_BCC = near(reach_BC, valid_BC).astype(x_BCD.dtype)
+        if self.spec.average:
+            near_BCC = near_BCC / jnp.maximum(jnp.sum(near_BCC, 2, keepdims=True), 1)
+        return jnp.einsum("BCS,BSD->BCD", near_BCC, x_BCD)
