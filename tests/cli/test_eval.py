@@ -118,3 +118,16 @@ def test_an_imported_model_reads_text_with_its_own_tokenizer(tmp_path, monkeypat
     task = f"text(valid={str(tmp_path / 'a.txt')!r}, length=32)"
     found, _ = evaluate(str(tmp_path / "run"), dataset=task, objective="next_token")
     assert found["perplexity"] < 4
+
+
+def test_any_evaluator_may_be_added(trained, capsys):
+    folder, _ = trained
+    argv = ["eval", str(folder / "run"), "--examples=20"]
+    assert cli.main([*argv, "--evaluate=internals(rows=4)", "--evaluate=floors"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["internals(rows=4)"]["gradient_norm"] > 0
+    assert 0 < found["floors"]["most frequent answer"]["accuracy"] < 1
+    assert cli.main([*argv, "--evaluate=entities"]) == 2
+    assert "entities needs tags that mark entities" in capsys.readouterr().err
+    assert cli.main([*argv, "--evaluate=internal"]) == 2
+    assert "did you mean 'internals'?" in capsys.readouterr().err

@@ -146,7 +146,7 @@ class Size(Evaluator):
 
     factor: float = 1.0
 
-    def declares(self, objective, dataset):
+    def declares(self, spec, objective, dataset):
         return (Metric("rms", LOW),)
 
     def evaluate(self, context, dataset):

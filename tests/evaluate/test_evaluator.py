@@ -119,7 +119,7 @@ def test_the_metric_of_a_study_is_found_on_any_split():
             evaluate={"after": ("internals(split='tests', rows=2)", "leaks(name='again')")},
         )
     )
-    metrics = available(run.objective.entry, [*run.during, *run.after], data)
+    metrics = available(run.model, run.objective.entry, [*run.during, *run.after], data)
     found = {text: resolve(text, metrics) for text in (
         "accuracy", f"{longer}:exact", "tests:exact", "tests:gradient_norm", "again.leak", "leak",
     )}  # fmt: skip
@@ -138,6 +138,6 @@ def test_the_metric_of_a_study_is_found_on_any_split():
 
 def test_what_is_resolved_is_what_a_summary_holds(trained):
     run, data = open_data(config(evaluate=EVALUATE))
-    metrics = available(run.objective.entry, [*run.during, *run.after], data)
+    metrics = available(run.model, run.objective.entry, [*run.during, *run.after], data)
     assert set(values(trained[1])) == set(metrics)
     assert np.isfinite(values(trained[1])[resolve("test:bleu", metrics)])

@@ -33,7 +33,7 @@ class Bar:
         self.bar = Progress(*columns, console=Console(stderr=True), disable=quiet)
         self.task = self.bar.add_task("compiling", total=run.train.steps)
         objective = run.objective.entry
-        declared = [x.declares(objective, None) for x in (*run.during, *run.after)]
+        declared = [x.declares(run.model, objective, None) for x in (*run.during, *run.after)]
         metrics = itertools.chain(objective.declares(), *declared)
         self.headlines = {metric.name for metric in metrics if metric.headline}
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from tfm.data.dataset import Dataset
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.metric import HIGH, Metric
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
@@ -23,7 +23,7 @@ from tfm.objectives.seq2seq import Seq2Seq
 class Alignment(Evaluator):
     """Computes how often the best head is right; it is chosen on another split."""
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
         return (Metric("right", HIGH, most=1.0, headline=True),)
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:

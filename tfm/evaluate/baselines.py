@@ -16,8 +16,7 @@ import numpy as np
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.ngram import NGram
-from tfm.metric import Metric
-from tfm.objectives.base import ACCURACY, Objective
+from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches, eval_targets
 from tfm.objectives.scores import class_scores, correlations, entity_matches, entity_scores, is_bio
 
@@ -33,9 +32,6 @@ Scores = dict[str, dict[str, float]]  # by method
 class Baselines(Evaluator):
     """Computes the metrics of each simple method, as a slice."""
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
-        return objective.declares(dataset)
-
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         train = context.data("train")
         return Result({}, baselines(context.objective, train, dataset, context.batch))
@@ -44,9 +40,6 @@ class Baselines(Evaluator):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Floors(Evaluator):
     """Computes the accuracy of each floor, as a slice."""
-
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
-        return (ACCURACY,)
 
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         accuracies = floors(context.objective, context.data("train"), dataset)

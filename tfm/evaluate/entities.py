@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfm.data.dataset import Dataset
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.evaluate.loss import evaluate
-from tfm.metric import Metric
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.scores import ENTITY_SCORES, entity_counts, entity_scores, is_bio
@@ -21,7 +20,7 @@ from tfm.objectives.scores import ENTITY_SCORES, entity_counts, entity_scores, i
 class Entities(Evaluator):
     """Scores tags that mark entities (B-PER, I-PER, O); each type is a slice."""
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
         return ENTITY_SCORES
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:

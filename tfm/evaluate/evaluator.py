@@ -14,6 +14,7 @@ from tfm.metric import Metric
 from tfm.objectives.base import Objective, check_declared
 
 Metrics = dict[str, float]
+Declared = tuple[Metric, ...]
 SPLITS = ("train", "valid", "test")
 NO_METRIC = ("step", "split", "evaluator", "slice", "after")  # in a line of the log
 
@@ -66,9 +67,10 @@ class Evaluator:
         if self.name is not None and not self.name.isidentifier():
             raise UserError(f"name={self.name!r} must be a word, as 'beam4'")
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
-        """Returns what `evaluate` computes: on this data, or without it, on any."""
-        raise NotImplementedError
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
+        """Returns the metrics that `evaluate` computes on all examples; without a dataset, those
+        that it computes on any data. Slices need no declaration."""
+        return ()
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
         """Returns why this model cannot be measured on this data, or None."""
@@ -99,11 +101,13 @@ class Evaluation:
         """Measures the model; raises if a metric is missing in the declaration."""
         dataset = self.evaluator.limited(context.data(self.split))
         result = self.evaluator.evaluate(context, dataset)
-        check_declared(result.metrics, self.declares(context.objective, dataset), self.text)
+        check_declared(
+            result.metrics, self.declares(context.spec, context.objective, dataset), self.text
+        )
         return result
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
-        return self.evaluator.declares(objective, dataset)
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
+        return self.evaluator.declares(spec, objective, dataset)
 
     def lines(self, result: Result) -> Iterator[dict[str, Any]]:
         """Yields the lines of the log: one for all examples, one for each slice."""
@@ -172,12 +176,15 @@ def always(data: Mapping[str, Dataset]) -> list[str]:
 
 
 def available(
-    objective: Objective, evaluations: Iterable[Evaluation], data: Mapping[str, Dataset]
+    spec: Any,
+    objective: Objective,
+    evaluations: Iterable[Evaluation],
+    data: Mapping[str, Dataset],
 ) -> dict[str, Metric]:
     """Returns every metric of a run by "split:evaluator.metric", as `report.results.values`."""
     tests = [split for split in data if split not in SPLITS and not split.startswith("valid, ")]
     parts = [(split, "loss", objective.declares(data[split])) for split in always(data)]
-    parts += [(x.split, x.name, x.declares(objective, data[x.split])) for x in evaluations]
+    parts += [(x.split, x.name, x.declares(spec, objective, data[x.split])) for x in evaluations]
     out = {}
     for split, evaluator, metrics in parts:
         for metric in metrics:

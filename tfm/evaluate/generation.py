@@ -13,7 +13,7 @@ from tfm.data.mixture import Mixture
 from tfm.data.reader import Reader
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Writer
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.metric import HIGH, Metric
 from tfm.objectives.base import EXACT, Objective
 
@@ -45,7 +45,7 @@ class Generation(Evaluator):
     lower: bool = False  # ignore case
     tokenize: str = "13a"  # sacrebleu's tokenizer
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
         return METRICS
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Metrics, Result
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Metrics, Result
 from tfm.layers.stack import UNROLLED, unrolled
 from tfm.metric import NEITHER, Metric
 from tfm.objectives.base import Batch, Objective, sums_of
@@ -34,8 +34,8 @@ class Internals(Evaluator):
 
     rows: int | None = 64
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
-        return ENTROPY, LARGEST, SPREAD, GRADIENT
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
+        return (ENTROPY, LARGEST, SPREAD, GRADIENT) if spec.attends else (GRADIENT,)
 
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         gradient = jax.jit(lambda variables, batch: _gradient(context, variables, batch))

@@ -19,7 +19,7 @@ import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.metric import LOW, Metric
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.batches import eval_batches
@@ -40,7 +40,7 @@ class Leak(NamedTuple):
 class Leaks(Evaluator):
     """Reports 1 if the model sees what it must predict, else 0."""
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
         return (Metric("leak", LOW, most=1.0),)
 
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:

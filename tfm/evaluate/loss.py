@@ -9,8 +9,7 @@ import numpy as np
 from jax import Array
 
 from tfm.data.dataset import Dataset
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
-from tfm.metric import Metric
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.objectives.base import Batch, Objective, Sums, check_declared
 from tfm.objectives.batches import eval_batches
 
@@ -23,7 +22,7 @@ class Loss(Evaluator):
 
     draws: int = 1000
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
         return objective.declares(dataset)
 
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:

@@ -10,10 +10,10 @@ from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Dataset
 from tfm.data.files import find
 from tfm.data.reader import Reader
-from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.metric import HIGH, LOW, Metric
-from tfm.objectives.base import ACCURACY, Objective
-from tfm.objectives.scores import SPEARMAN, correlations
+from tfm.objectives.base import Objective
+from tfm.objectives.scores import correlations
 
 BLOCK = 1000  # rows of a product that are held at a time
 IDENTITY = (
@@ -31,8 +31,8 @@ class WordVectors(Evaluator):
 
     files: tuple = ()
 
-    def declares(self, objective: Objective, dataset: Dataset | None) -> tuple[Metric, ...]:
-        return (*IDENTITY, SPEARMAN, ACCURACY)
+    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
+        return IDENTITY
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
         return None if spec.word_vectors else "measures the vectors of Word2Vec models only"

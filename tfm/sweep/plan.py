@@ -186,7 +186,7 @@ class _Base:
     def _open(self, run: RunSpec) -> _Opened:
         """Opens the data; raises if an entry comes from neither the study nor its config."""
         run, data = open_data(run)
-        metrics = available(run.objective.entry, [*run.during, *run.after], data)
+        metrics = available(run.model, run.objective.entry, [*run.during, *run.after], data)
         key = resolve(self.study.metric, metrics)
         entries = configs.user_entries(run)
         for name, entry in entries.items():

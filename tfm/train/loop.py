@@ -356,7 +356,7 @@ class _Training:
             summary["evaluations"] = results_of(log, details)
         declared = {"loss": self.objective.declares(self.data["valid"])}
         for x in (*self.spec.during, *after):
-            declared[x.name] = x.declares(self.objective, self.data[x.split])
+            declared[x.name] = x.declares(self.spec.model, self.objective, self.data[x.split])
         summary["metrics"] = {
             name: [dataclasses.asdict(metric) for metric in metrics]
             for name, metrics in declared.items()
