@@ -79,12 +79,12 @@ def _write(path: pathlib.Path, content: bytes) -> None:
 
 
 def _layers(text: str) -> list[int]:
-    """ "0,2-4" as [0, 2, 3, 4]."""
-    found: set[int] = set()
+    """Parses "0,2-4" as [0, 2, 3, 4]."""
+    layers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         ends = [first, last if dash else first]
         if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
             raise UserError(f"--layers={text}: write numbers from 0 on, as --layers=0,2-4")
-        found.update(range(int(ends[0]), int(ends[1]) + 1))
-    return sorted(found)
+        layers.update(range(int(ends[0]), int(ends[1]) + 1))
+    return sorted(layers)
