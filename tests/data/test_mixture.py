@@ -70,6 +70,9 @@ def test_labels_are_written_as_text():
     assert sorted(pair for pair in pairs(train) if "film" in pair[0]) == sorted(films)
     measured = dataclasses.replace(train, lengths=None).row_lengths()
     np.testing.assert_array_equal(train.row_lengths(), measured)
+    translation, films = open_dataset(T5, "valid", reading=WORDS).parts.values()
+    assert translation.target_texts(np.arange(6)) == FRENCH[:6]
+    assert films.target_texts(np.arange(6)) == [LABELS[i % 3] for i in range(6)]
 
 
 def test_labels_of_one_set_stay_labels():
