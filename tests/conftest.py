@@ -2,6 +2,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import signal
 import subprocess
 
 # Programs compiled in tests run for a moment, so compiling them well would take most of the time.
@@ -23,6 +24,10 @@ stack.UNROLL = 1  # scanned layers are compiled once
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background commands so. Processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish(session):
