@@ -88,7 +88,7 @@ def empty_cache(module, variables, inputs, length):
     return module.apply(variables, inputs.get("source_BS", 3), length, method="init_cache")
 
 
-@pytest.mark.parametrize(("mixer", "family"), WRITING)
+@pytest.mark.parametrize(("mixer", "family"), each_part_once(WRITING))
 def test_a_ragged_prompt_in_a_cache(mixer, family):
     """Each row continues after its own length."""
     _, module, variables, inputs, apply = model(mixer, family)

@@ -6,6 +6,7 @@ import pytest
 from jax import numpy as jnp
 
 from tests.helpers.quick import jit
+from tests.helpers.tiers import first_tier
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.datasets import open_dataset
@@ -67,7 +68,7 @@ CHUNKED = {
 }
 
 
-@pytest.mark.parametrize("family", CHUNKED)
+@pytest.mark.parametrize("family", first_tier(CHUNKED, ["encoder", "seq2seq"]))
 def test_logits_in_parts_give_the_same_loss_and_gradients(family):
     """Of nine positions, four at a time; and never are all logits there at once. Of each row two to
     four are scored, so the third part is left out."""

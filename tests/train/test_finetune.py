@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 import tfm
 from tests.helpers.huggingface import write
 from tests.helpers.runs import Silent, arrays
+from tests.helpers.tiers import first_tier
 from tfm.config.files import load
 from tfm.config.names import UserError
 from tfm.config.spec import replaced
@@ -178,7 +179,10 @@ def test_an_imported_bert_becomes_a_classifier(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, *table)
 
 
-@pytest.mark.parametrize("coding", ["random", "one_hot", "scalar"])
+CODINGS = ["random", "one_hot", "scalar"]
+
+
+@pytest.mark.parametrize("coding", first_tier(CODINGS, ["random"]))
 def test_token_coding(tmp_path, coding):
     """What is no parameter stays as it began; it is saved, and read with the run."""
     changes = {"model.coding": coding, "model.tied": coding == "random", "train.loss_chunk": 2}
@@ -202,6 +206,7 @@ SHRUNK = {
 }  # fmt: skip
 
 
+@pytest.mark.ci
 def test_the_shipped_configs_pretrain_and_fine_tune(tmp_path, monkeypatch):
     """On small files in place of the real ones: the tokenizer and the weights go along."""
     monkeypatch.chdir(tmp_path)  # the configs name runs/…
