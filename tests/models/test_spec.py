@@ -138,7 +138,8 @@ def test_capabilities_follow_the_settings():
     assert recurrent(shape="1:N", vector=4).from_vector
     assert recurrent(shape="N:1").classifies
     assert not recurrent(shape="N:1").decodes
-    assert not recurrent(bidirectional=True).decodes
+    assert recurrent(bidirectional=True).uncacheable
+    assert recurrent().uncacheable is None
     assert recurrent().max_length is None
     encoder = {"family": "encoder", **SIZES}
     del encoder["hidden"], encoder["channels"]

@@ -404,5 +404,5 @@ def test_bad_calls_are_named():
         call(module, params, TOKENS[0])
     with pytest.raises(UserError, match="tokens_BT must be whole numbers"):
         call(module, params, TOKENS * 1.0)
-    with pytest.raises(UserError, match="the model has types=0"):
+    with pytest.raises(UserError, match="types in the model, which has types=0"):
         call(module, params, TOKENS, types_BT=TOKENS)

@@ -140,8 +140,12 @@ class TransformerSpec(BlockSpec, ModelSpec):  # type: ignore[override]
         self.dropout.check_sites(*sites, *(["head"] if self.drops_head else []))
 
     packs = True
-    ties = False  # the head is the embedding
     drops_head = False
+
+    @property
+    def ties(self) -> bool:
+        """True if the head is the embedding."""
+        return self.fills or getattr(self, "tied", False)
 
     def why_uncacheable(self, mask: Named, length: int = 64) -> str | None:
         """Returns why tokens under this mask cannot be decoded with a cache, or None."""
@@ -207,10 +211,6 @@ class EncoderSpec(TransformerSpec):
         return ("vocab", "classes") if self.classifies else ("vocab",)
 
     @property
-    def ties(self) -> bool:  # type: ignore[override]
-        return self.fills
-
-    @property
     def drops_head(self) -> bool:  # type: ignore[override]
         return not self.outputs or bool({"classify", "tag"} & set(self.outputs))
 
@@ -227,10 +227,6 @@ class DecoderSpec(TransformerSpec):
     @property
     def uncacheable(self) -> str | None:  # type: ignore[override]
         return self.why_uncacheable(self.mask)
-
-    @property
-    def ties(self) -> bool:  # type: ignore[override]
-        return self.tied
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,10 +258,6 @@ class EncoderDecoderSpec(TransformerSpec):
             self.position.check_joins(self.decoder_scheme, "decoder_scheme")
         if self.cross is None and self.attention is None:
             raise SpecError("cross", "{key} is missing, and so is attention, its default")
-
-    @property
-    def ties(self) -> bool:  # type: ignore[override]
-        return self.tied
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
