@@ -37,7 +37,7 @@ def in_turns(
     pipes: dict[str, Any] = {}
     processes = []
     try:
-        for name, maker in makers.items():  # one after another, so that none compiles beside one
+        for name, maker in makers.items():  # in turn: none compiles beside another
             pipes[name], theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, maker, cores), daemon=True)
             process.start()

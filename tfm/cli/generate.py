@@ -58,9 +58,9 @@ def main(argv: Sequence[str]) -> None:
 def show_sequences(answers: Sequence[dict[str, Any]]) -> None:
     """Prints a line for each sequence, with its score if a text has several."""
     for answer in answers:
-        for one in answer["sequences"]:
-            score = f"{one['score']:.4f}\t" if len(answer["sequences"]) > 1 else ""
-            print(score + one["text"])
+        for sequence in answer["sequences"]:
+            score = f"{sequence['score']:.4f}\t" if len(answer["sequences"]) > 1 else ""
+            print(score + sequence["text"])
 
 
 def _distribution(
