@@ -89,6 +89,30 @@ RUNS = {
         "text(train='t.txt', length=8)",
         "words",
     ),
+    "spans": (
+        "span_corruption(sentinels=5)",
+        {"family": "encoder_decoder", **SMALL},
+        "text(train='t.txt', length=8)",
+        "words",
+    ),
+    "ul2": (
+        "ul2(sentinels=9)",
+        {"family": "seq2seq", "width": 8, "hidden": 8},
+        "text(train='t.txt', length=8)",
+        "bytes",
+    ),
+    "spelled": (
+        "vector_to_sequence",
+        {"family": "recurrent", "width": 8, "hidden": 8},
+        "spell(length=3, symbols=4)",
+        None,
+    ),
+    "leaky": (
+        "next_token",
+        {"family": "decoder", **SMALL, "mask": "everything"},
+        "text(train='t.txt', length=8)",
+        "bytes",
+    ),
     "vectors": (
         "word2vec",
         {"family": "word2vec", "width": 8},
@@ -118,7 +142,8 @@ def runs(shared):
                     data |= {"examples": 64, "valid_examples": 16}
                 tree = {
                     "objective": objective, "model": model, "data": data,
-                    "optimizer": {"learning_rate": 0.03}, "train": {"steps": 12, "save_every": 12},
+                    "optimizer": {"learning_rate": 0.03},
+                    "train": {"steps": 12, "save_every": 12, "allow_leak": name == "leaky"},
                 }  # fmt: skip
                 loop.train(read(tree), str(folder / name), Silent())
         return str(folder / name)
@@ -314,6 +339,93 @@ def test_fill_gives_the_probabilities_of_the_model(runs, capsys):
     wanted = [float(p[id_]) for id_ in best]
     assert [one["probability"] for one in found["masks"][0]] == pytest.approx(wanted, abs=1e-5)
     assert "probability" in output(capsys, "fill", folder, "the [MASK] sat on")
+
+
+def greedy(run, begin, count, end, **inputs):
+    """Tokens by full passes over the tokens so far; `inputs` are what else the model reads."""
+    written, name = list(begin), "decoder_input_BT" if run.spec.has_source else "tokens_BT"
+    for _ in range(count):
+        written.append(int(run(**{name: np.array([written])}, **inputs)[0, -1].argmax()))
+        if written[-1] == end:
+            break
+    return written[len(begin) :]
+
+
+@pytest.mark.parametrize("name", ["spans", "ul2"])
+def test_a_denoiser_continues_a_text_and_fills_its_masks(runs, capsys, name):
+    """A text is continued by a span at its end, in mode S; each mask is a span, in mode R."""
+    folder = runs(name)
+    run = tfm.load(folder)
+    reader = run.reader
+    first, mode_s, mode_r = (
+        [reader.vocab + reader.added.index(x)] if x in reader.added else []
+        for x in ("<0>", "[S]", "[R]")
+    )
+    (first,) = first
+    source = [*mode_s, *reader.ids("the cat"), first]
+    written = greedy(run, [1], 6, first + 1, source_BS=np.array([source]))
+    sentinels = [place for place, id_ in enumerate(written) if id_ >= reader.vocab]
+    begin = written.index(first) + 1 if first in written else len(written)
+    end = next((place for place in sentinels if place >= begin), len(written))
+    wanted = reader.decode([*reader.ids("the cat"), *written[begin:end]])
+    assert run.generate("the cat", max_new=6) == wanted
+    assert output(capsys, "generate", folder, "the cat", "--max_new=6").rstrip("\n") == wanted
+    text = "the [MASK] sat [MASK]"
+    prompt = run.objective.prompt(reader, text)
+    marks = [id_ for id_ in prompt.source if first <= id_ < first + 5]
+    assert marks == [first, first + 1]
+    assert list(prompt.source[:1]) == (mode_r or reader.ids("the"))
+    assert run.objective.ends(reader, prompt) == (first + 2,)
+    found = json.loads(output(capsys, "fill", folder, text, "--top=2", "--json"))[0]["masks"]
+    assert len(found) == 2
+    for mask in found:
+        chances = [one["probability"] for one in mask]
+        assert chances == sorted(chances, reverse=True)
+        assert 0 < sum(chances) <= 1 + 1e-6
+        assert all(one["token"] == reader.decode(one["ids"]) for one in mask)
+    page = explain(run, "the cat")
+    assert page.sequences["source"][-1] == ("<0>", first)
+
+
+def test_a_vector_is_spelled_measured_and_explained(runs, capsys):
+    folder = runs("spelled")
+    run = tfm.load(folder)
+    data = run.data["valid"].take(np.arange(16))
+    said = []
+    for vector in data.vectors:
+        text = " ".join(str(x) for x in vector)
+        ids = greedy(run, [1], 9, 2, vector_BD=np.array([vector]))
+        said.append(" ".join(str(id_) for id_ in ids if id_ != 2))
+        assert run.generate(text, max_new=9) == said[-1]
+    wanted = [" ".join(map(str, row)) for row in data.tokens.split()]
+    found = json.loads(output(capsys, "eval", folder, "--generate", "--max_new=9"))["generate"]
+    assert found["exact"] == np.mean([a == b for a, b in zip(said, wanted, strict=True)])
+    page = explain(run, text)
+    assert [id_ for _, id_ in page.sequences["tokens"]][1:] == ids[: len(ids) - (ids[-1] == 2)]
+    assert cli.main(["generate", folder, "1 0"]) == 2
+    assert "the vector has 2 numbers, and the model reads 12" in capsys.readouterr().err
+
+
+def test_a_model_that_sees_later_tokens_writes_without_a_cache(runs, capsys):
+    run = tfm.load(runs("leaky"))
+    ids = run.reader.ids("the cat")
+    wanted = run.reader.decode([*ids, *greedy(run, ids, 4, None)])
+    assert run.generate("the cat", max_new=4) == wanted
+    assert len(explain(run, "the cat").next.continuations[0].ids) == 8
+
+
+def test_a_reader_needs_no_data_files(runs, tmp_path):
+    """Data by tokenizer, ids, and texts with labels: the run folder says what the data say."""
+    for name, text in {"pairs": "die katze", "ids": "5 3", "labels": "a cat", "text": "ab"}.items():
+        shutil.copytree(runs(name), tmp_path / name)
+        run = tfm.load(tmp_path / name)
+        data = run.data["train"]
+        saved = (tmp_path / name / "config.json").read_text()
+        (tmp_path / name / "config.json").write_text(saved.replace(".tsv", ".gone"))
+        reader = tfm.load(tmp_path / name).reader
+        assert reader.vocab == data.vocab
+        assert reader.labels == data.label_names
+        assert reader.decode(reader.ids(text)) == text
 
 
 def test_neighbors_by_definition(runs, capsys):

@@ -1,5 +1,6 @@
 """One loop for every family: with the cache as without it, together as alone, in few programs."""
 
+import dataclasses
 import functools
 
 import jax
@@ -115,6 +116,38 @@ def test_the_loop_writes_what_the_full_pass_would(name):
         np.testing.assert_allclose(one.logprobs, wanted, atol=1e-4)
         assert one.score == pytest.approx(sum(wanted), abs=1e-3)
         assert not one.ended
+
+
+@pytest.mark.parametrize("name", ["decoder", "encoder_decoder", "from_a_vector", "seq2seq"])
+@pytest.mark.parametrize("search", [{}, {"beams": 2, "n_best": 2}])
+def test_forward_passes_write_what_the_cache_writes(name, search):
+    """A model that cannot keep a cache reads all tokens anew: here one that can."""
+    spec = SPECS[name]
+    _, tree = model(spec)
+    cached, settings = Writer.of(spec, tree), DecodeSpec(max_new=NEW, **search)
+    variables = {kind: {"model": leaves} for kind, leaves in cached.variables.items()}
+    plain = dataclasses.replace(
+        cached, module=arrays.WithoutCache(cached.module), variables=variables
+    )
+    for one, other in zip(
+        plain.write(prompts(spec), settings), cached.write(prompts(spec), settings), strict=True
+    ):
+        assert [x.tokens for x in one] == [x.tokens for x in other]
+        np.testing.assert_allclose([x.score for x in one], [x.score for x in other], atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{"mask": "everything"}, {"mixer": "token_mlp"}])
+def test_a_model_that_cannot_keep_a_cache_decodes(changes):
+    """Its greedy tokens are those of passes over exactly the tokens so far, without padding."""
+    spec = transformer(DecoderSpec, "learned", **changes)
+    module, tree = model(spec)
+    assert spec.uncacheable is not None
+    found = Writer.of(spec, tree).write(prompts(spec), DecodeSpec(max_new=3))
+    for prompt, (one,) in zip(prompts(spec), found, strict=True):
+        ids = list(prompt.tokens)
+        for _ in range(3):
+            ids.append(int(np.argmax(module.apply(tree, np.array([ids]))[0, -1])))
+        assert one.tokens == ids[len(prompt.tokens) :]
 
 
 def test_a_prefix_sees_itself():

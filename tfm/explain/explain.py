@@ -41,7 +41,7 @@ class Look:
 
 @dataclasses.dataclass
 class Next:
-    """Logits at some positions, the names of what they stand for, and how the text may go on."""
+    """Logits at some positions, the names of their classes or tokens, and continuations."""
 
     rows: list[int]  # positions of `written`; empty: the logits are of the whole
     start: int | None  # the one of them that is shown first

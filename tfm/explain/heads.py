@@ -1,4 +1,4 @@
-"""What each head does, in numbers: where its mass lies, a plain tag, and what it is worth."""
+"""Statistics of attention heads: where their weights lie, a tag, and the loss without them."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ RULE = (
 
 
 def statistics(site: Site, ids: dict[str, list[int]]) -> list[list[dict[str, Any]]]:
-    """For each layer and head."""
+    """Returns the statistics of each layer and head."""
     weights_NHTS = np.abs(site.arrays["weights_NHTS"])
     total = weights_NHTS.sum(-1, keepdims=True)
     share_NHTS = weights_NHTS / np.where(total > 0, total, 1)
@@ -54,7 +54,7 @@ def statistics(site: Site, ids: dict[str, list[int]]) -> list[list[dict[str, Any
 
 
 def _kinds(ids_T: np.ndarray) -> dict[str, np.ndarray]:
-    """Which pairs (TS) are of each kind."""
+    """Returns which pairs of positions are of each kind (TS)."""
     t, s = np.indices((len(ids_T), len(ids_T)))
     same_TS = ids_T[:, None] == ids_T[None]
     after_TS = np.pad(same_TS[:, :-1], ((0, 0), (1, 0)))  # the token before the key is the same
@@ -110,7 +110,7 @@ def tag(found: dict[str, Any]) -> str:
 
 
 def value_norms(site: Site, params: Any) -> np.ndarray | None:
-    """‖v_s W_o‖ of each head, NHS: what a weight of 1 adds.  Kobayashi et al. 2020, eq. 5."""
+    """Computes ‖v_s W_o‖ (NHS): what a weight of 1 adds.  Kobayashi et al. 2020, eq. 5."""
     v_NSGE = site.arrays.get("v_NSGE")
     if v_NSGE is None:
         return None
@@ -129,10 +129,10 @@ def value_norms(site: Site, params: Any) -> np.ndarray | None:
 def silenced(
     loaded: LoadedRun, passage: Passage, sites: list[Site]
 ) -> dict[str, np.ndarray | None]:
-    """By how much the loss grows when one head gives nothing, NH for each site; None where a head
-    cannot be silenced.
+    """Computes by how much the loss grows without each head (NH for each site); None if heads of a
+    site cannot be silenced.
 
-    A head's rows of the output projection are zeroed; where there is none, its values are.
+    Zeroes a head's rows of the output projection or, without a projection, its values.
     """
     ones = {
         site.name: np.ones((_count(loaded.params, site), site.heads), np.float32)
@@ -168,12 +168,12 @@ def silenced(
 
 
 def loss_of(logits: np.ndarray, labels_T: np.ndarray) -> float:
-    """The mean −log p of the labels, where there are any."""
+    """Computes the mean −log p of the labels, where there are any."""
     return float(_loss(jnp.asarray(logits), labels_T))
 
 
 def own_choice(logits: np.ndarray) -> np.ndarray:
-    """What the model itself holds to be right: the labels where nobody gives any."""
+    """Returns the most likely classes: the labels if there are no others."""
     return np.argmax(logits, -1)
 
 
@@ -187,7 +187,7 @@ def _loss(out: Any, labels_T: Any) -> Any:
 
 
 def _rows(params: Any, site: Site) -> list[tuple[str, str, int]]:
-    """The arrays that a head has rows of: their part, their name and the axis of heads."""
+    """Returns the arrays with rows for each head: part, name and axis of heads."""
     own = site_params(params, site, site.layers[0])
     if "out" in own:
         return [("out", "kernel", 0)]
@@ -204,7 +204,7 @@ def how_silenced(params: Any, site: Site) -> str:
 
 
 def _count(params: Any, site: Site) -> int:
-    """How many layers there are, shown or not."""
+    """Counts the layers, shown or not."""
     if not site.stack:
         return 1
     own = params[site.stack]
@@ -214,7 +214,7 @@ def _count(params: Any, site: Site) -> int:
 
 
 def _without(params: Any, site: Site, keep_NH: Any) -> Any:
-    """The parameters, each head's rows times what is kept of it."""
+    """Returns the parameters with each head's rows scaled by `kept`."""
     params = jax.tree.map(lambda leaf: leaf, params)  # new dicts
     scanned = bool(site.stack) and SCANNED in params[site.stack]
     if not site.stack:

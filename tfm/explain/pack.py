@@ -1,4 +1,4 @@
-"""Arrays as text that a page can hold: 32-bit numbers where they are few, else 8 bits each.
+"""Arrays as text in a page: small ones in 32 bits per number, large ones in 8.
 
 Each is compressed by itself, so that the page unpacks only what it draws.
 """
@@ -14,7 +14,7 @@ ROOT = 1.75  # of numbers from 0 on; a greater one shows smaller numbers, and co
 
 
 class Blobs:
-    """The packed arrays of a page, and how many bytes they take."""
+    """The packed arrays of a page, and their size in bytes."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -28,7 +28,7 @@ class Blobs:
     def add(
         self, x: np.ndarray, where: np.ndarray | None = None, exact: bool = False
     ) -> dict[str, Any]:
-        """A matrix. `where` tells which of its numbers matter for the range of the others.
+        """Packs a matrix. Only numbers at `where` count for its range.
 
         In 8 bits, numbers from 0 on (weights) are held as roots, so that small ones differ.
         """
@@ -48,7 +48,7 @@ class Blobs:
         return {**about, "type": "u1", "base": base, "power": power, "blob": self.pack(codes)}
 
     def bits(self, x: np.ndarray) -> dict[str, Any]:
-        """A matrix of booleans."""
+        """Packs a matrix of booleans."""
         codes = np.asarray(x, np.uint8)
         about = {"shape": list(x.shape), "low": 0.0, "high": 1.0, "type": "bits"}
         return {**about, "blob": self.pack(codes)}
@@ -63,8 +63,8 @@ class Blobs:
 
 
 def coarser(x_TS: np.ndarray, factor: int, where: np.ndarray | None = None) -> np.ndarray:
-    """The mean of each `factor` × `factor` cells, of those that matter; what is left over at the
-    end counts as well."""
+    """Averages each `factor` × `factor` cells, of those at `where`, including the remainder at the
+    end."""
     if factor == 1:
         return x_TS
     kept = np.ones(x_TS.shape, bool) if where is None else where
@@ -79,7 +79,7 @@ def _summed(x_TS: np.ndarray, factor: int) -> np.ndarray:
 
 
 def narrower(x_TD: np.ndarray, most: int) -> tuple[np.ndarray, int]:
-    """At most about `most` numbers: the means of so many neighbouring columns, and how many."""
+    """Averages neighbouring columns to about `most` numbers; returns also how many columns."""
     columns = max(8, most // max(len(x_TD), 1))
     group = -(-x_TD.shape[1] // columns)
     if group == 1:

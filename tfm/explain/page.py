@@ -29,7 +29,7 @@ TERM_NAMES = {
 
 
 def page(found: list[Explanation], most: int = MOST) -> tuple[str, list[str]]:
-    """The page of one run, or of two on the same text; and what a person should know of it."""
+    """Returns the page of one run, or of two on the same text, and notes about it."""
     if len(found) > 1:
         _check_same(*found)
     factor = 1
@@ -77,7 +77,7 @@ def _check_same(one: Explanation, other: Explanation) -> None:
 
 
 def _html(found: list[Explanation], tree: dict[str, Any], blobs: Blobs) -> str:
-    """`<` is written as \\u003c in the data, so no text in it can end the script."""
+    """Returns JSON in which `<` is \\u003c, so that no text can end the script."""
     data = json.dumps({**tree, "blobs": blobs.texts}, ensure_ascii=False, allow_nan=False)
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     script = "\n".join((WEB / name).read_text("utf-8") for name in SCRIPTS)
@@ -177,7 +177,7 @@ def _map(
 
 
 def _coarser_rows(x_THK: np.ndarray, factor: int) -> np.ndarray:
-    """The mean of a product is the product of the means, over all pairs of two groups."""
+    """Computes means over pairs of two groups, where the mean of a product is that of the means."""
     starts = np.arange(0, len(x_THK), factor)
     sizes = np.diff([*starts, len(x_THK)])
     return np.add.reduceat(x_THK, starts, 0) / sizes[:, None, None]
@@ -200,7 +200,7 @@ def _stage(stage: Stage, blobs: Blobs) -> dict[str, Any]:
 
 
 def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
-    """Its matrices by layer and head, as far as it has them."""
+    """Packs the matrices of a site by layer and head."""
     lead = sum(axis in "NH" for axis in picture.axes[:-2])
     x = np.asarray(picture.data)
     sizes = list(x.shape)
@@ -224,7 +224,7 @@ def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
 
 
 def _next(found: Next, blobs: Blobs) -> dict[str, Any]:
-    """Logits are held in float32: the page computes probabilities from them."""
+    """Packs logits in float32, since the page computes probabilities from them."""
     packed = [blobs.pack(np.asarray(row, "<f4")) for row in found.logits]
     size = found.logits.shape[1]
     about = {"shape": [1, size], "low": 0.0, "high": 0.0, "type": "f4"}

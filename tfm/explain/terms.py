@@ -1,4 +1,4 @@
-"""Where order enters: the four terms of the first layer's score, position tables, biases.
+"""How positions enter: the four terms of the first layer's score, and biases by distance.
 
 With x = c + p, a score that is linear in q and in k is the sum of four: content with content,
 content with position, position with content, position with position.
@@ -28,9 +28,9 @@ class Term(NamedTuple):
 
 
 def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, Term] | str:
-    """The four terms of the first layer's score, or why there are none.
+    """Returns the four terms of the first layer's score, or why there are none.
 
-    A norm is taken at the scale that it has for each token, at which it is linear.
+    A norm is linear at the scale that it has for each token, which is used here.
     """
     attention = site.spec
     if "table_TD" not in side or spec.position.join != "add":
@@ -69,7 +69,7 @@ def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, Term] |
 
 
 def _left(attention: AttentionSpec, weights: Any, q_THK: np.ndarray) -> np.ndarray:
-    """What the score multiplies keys with."""
+    """Returns what the score multiplies keys with."""
     if attention.score == "bilinear":
         return np.einsum("THK,HKJ->THJ", q_THK, np.asarray(weights["score_w_HKJ"]))
     return q_THK * q_THK.shape[-1] ** (-0.5 if attention.score == "scaled_dot" else 0)
@@ -87,9 +87,9 @@ def _projected(weights: Any, name: str, p_TD: np.ndarray, like: np.ndarray) -> n
 
 
 def bias_by_distance(site: Site) -> tuple[np.ndarray, list[int]] | None:
-    """A relative bias as one row for each head (NHR), and the distances s − t of its columns.
+    """Returns a relative bias as a row for each head (NHR), and the distance s − t of each column.
 
-    Read off the bias itself, so it is right for any scheme that knows the distance alone.
+    Reads the bias itself, so it is right for any scheme that depends on the distance alone.
     """
     bias_NHTS = site.arrays.get("bias_NHTS")
     if bias_NHTS is None:

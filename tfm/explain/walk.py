@@ -1,4 +1,4 @@
-"""The walk: from the text to the next token, stage by stage, each with its formula and numbers."""
+"""The walk: every stage from the text to the next token, with its formula and numbers."""
 
 import dataclasses
 from typing import Any
@@ -42,7 +42,7 @@ class Walk:
 
 
 def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Walk]:
-    """One for each side. `embedded` are embeddings that a model does not capture, by sequence."""
+    """Returns a walk for each side. `embedded` are embeddings that a model does not capture."""
     out = []
     for side, arrays in found.sides.items():
         rows = {"encoder": "source", "decoder": "target"}[side] if spec.has_source else "tokens"
@@ -172,7 +172,7 @@ def _residual(spec: Any, arrays: Arrays, branch: str, rows: str) -> list[Stage]:
 
 
 def _attention(prefix: str, site: Site) -> list[Stage]:
-    """From queries, keys and values to what each head gives."""
+    """Returns the stages from queries, keys and values to the output of each head."""
     a, spec = site.arrays, site.spec
     of = "Cross-attention: " if prefix else ""
     stages = []
@@ -244,7 +244,7 @@ def _gates(arrays: Arrays, rows: str) -> list[Picture]:
 def _plain(
     spec: Any, rows: str, arrays: Arrays, embedded: np.ndarray | None, sites: dict[str, Site]
 ) -> list[Stage]:
-    """The families without a residual path."""
+    """Returns the stages of families without a residual path."""
     stages = []
     if embedded is not None:
         pictures = [Picture("x", "TD", embedded, rows)]

@@ -166,7 +166,7 @@ REWRITTEN = (
 
 
 def _merged(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with what else the original says: the ids of special tokens, the labels, ..."""
+    """Adds to the config what else the original has: ids of special tokens, labels, …"""
     if before.get("model_type") != config["model_type"]:
         return config
     merged = {k: v for k, v in before.items() if k not in REWRITTEN} | config
@@ -177,7 +177,7 @@ def _merged(config: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]
 
 
 def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """model.safetensors, or the files that its index names."""
+    """Returns model.safetensors, or the files that its index names."""
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if _exists(whole):
         return [whole]
@@ -196,7 +196,7 @@ def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
-    """All tensors of some files."""
+    """Reads all tensors of some files."""
     from safetensors import SafetensorError, safe_open
 
     tensors: dict[str, np.ndarray] = {}
@@ -218,7 +218,7 @@ def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
 
 
 def _indexed(index: pathlib.Path) -> list[str]:
-    """The files that an index names, which lie beside it."""
+    """Returns the files that an index names; they must lie beside it."""
     named = _read_json(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise UserError(f"{index} has no 'weight_map': a file's name for each tensor's")
@@ -265,7 +265,7 @@ def _check_empty(where: str) -> None:
 
 @contextlib.contextmanager
 def _new_folder(where: str) -> Iterator[pathlib.Path]:
-    """A folder that appears when everything has been written to it, or not at all."""
+    """Yields a folder that appears once everything is written to it, or not at all."""
     _check_empty(where)
     target = pathlib.Path(where).absolute()
     created = [parent for parent in target.parents if not parent.exists()]
@@ -288,8 +288,8 @@ def _new_folder(where: str) -> Iterator[pathlib.Path]:
 
 
 def _exists(path: pathlib.Path) -> bool:
-    """Whether there is a file in a folder. One that is no plain file, or a link out of the folder,
-    is an error; but in Hugging Face's cache, snapshots/X may link to blobs."""
+    """Returns whether a file exists. Raises if it is no plain file or a link out of its folder; in
+    Hugging Face's cache, snapshots/X may link to blobs."""
     if not os.path.lexists(path):
         return False
     home, real = (pathlib.Path(os.path.realpath(p)) for p in (path.parent, path))
@@ -310,7 +310,7 @@ def _sha256(path: pathlib.Path) -> str:
 
 
 def _check_hashes(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
-    """Raise where copies in an imported folder are no longer what was imported."""
+    """Raises if copies in an imported folder differ from what was imported."""
     if not (folder / "imported.json").exists():
         return
     hashes = _read_json(folder / "imported.json").get("sha256")
@@ -339,7 +339,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_files(paths: Iterable[pathlib.Path]) -> dict[str, bytes]:
-    """By name, those files that there are."""
+    """Reads those files that exist, by name."""
     try:
         return {path.name: path.read_bytes() for path in paths if _exists(path)}
     except OSError as e:

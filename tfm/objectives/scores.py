@@ -1,5 +1,5 @@
-"""Scores that are no means over examples, from what is counted of each: so examples can be drawn
-again, and every score has its interval."""
+"""Scores that are not means over examples, from counts of each example, so that they can be
+bootstrapped."""
 
 from collections.abc import Sequence
 
@@ -20,9 +20,8 @@ ENTITY_SCORES = (
 
 
 def class_scores(label_N: np.ndarray, predicted_N: np.ndarray, classes: int) -> dict[str, float]:
-    """Macro F1, Matthews' correlation (of several classes: Gorodkin 2004) and, of two classes, the
-    F1 of the second, as GLUE has it for MRPC and QQP. What has no examples and no answers counts
-    for nothing."""
+    """Computes macro F1, Matthews' correlation (Gorodkin 2004) and, for two classes, the F1 of the
+    second, as in GLUE for MRPC and QQP. Classes without examples and answers do not count."""
     joint = (label_N * classes + predicted_N).astype(np.int64)
     inside = (predicted_N >= 0) & (predicted_N < classes)  # a head may be larger than needed
     table_LP = np.bincount(joint[inside], minlength=classes**2).reshape(classes, classes)
@@ -42,7 +41,7 @@ def class_scores(label_N: np.ndarray, predicted_N: np.ndarray, classes: int) -> 
 
 
 def correlations(label_N: np.ndarray, predicted_N: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's; 0 where one of both is constant."""
+    """Computes Pearson's and Spearman's correlation; 0 if one side is constant."""
     from scipy import stats  # here, since it takes half a second
 
     constant = np.ptp(label_N) == 0 or np.ptp(predicted_N) == 0
@@ -54,15 +53,15 @@ def correlations(label_N: np.ndarray, predicted_N: np.ndarray) -> dict[str, floa
 
 
 def is_bio(names: Sequence[str] | None) -> bool:
-    """Whether tags mark entities: B-X begins one, I-X goes on with it, O is outside."""
+    """Returns whether tags mark entities: B-X begins one, I-X continues it, O is outside."""
     return names is not None and any(name.startswith(("B-", "I-")) for name in names)
 
 
 def entity_counts(
     tags_BT: np.ndarray, scored_BT: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, ...]:
-    """Entities as conlleval finds them: where each begins and ends (BT, ends at its beginning), and
-    its type. An I-X after anything but B-X or I-X begins one.  Tjong Kim Sang & De Meulder 2003."""
+    """Finds entities as conlleval does: where each begins, its end at its beginning, and its type
+    (BT). An I-X after anything but B-X or I-X begins one.  Tjong Kim Sang & De Meulder 2003."""
     kinds = sorted({name[2:] for name in names if name[:2] in ("B-", "I-")})
     kind_of = np.array([kinds.index(n[2:]) if n[:2] in ("B-", "I-") else -1 for n in names])
     first_of = np.array([name.startswith("B-") for name in names])
@@ -86,8 +85,8 @@ def entity_counts(
 def entity_matches(
     tags_BT: np.ndarray, predicted_BT: np.ndarray, scored_BT: np.ndarray, names: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """For each row how many entities there are, were found, and were found rightly: with the same
-    type, beginning and end."""
+    """Counts the entities of each row, those predicted, and those predicted with the right type,
+    beginning and end."""
     begins_BT, end_BT, kind_BT = entity_counts(tags_BT, scored_BT, names)
     said_BT, said_end_BT, said_kind_BT = entity_counts(predicted_BT, scored_BT, names)
     right_BT = begins_BT & said_BT & (end_BT == said_end_BT) & (kind_BT == said_kind_BT)
@@ -95,10 +94,10 @@ def entity_matches(
     return {name: x_BT.sum(1).astype(np.float64) for name, x_BT in counts.items()}
 
 
-def entity_scores(entities: float, found: float, right: float) -> dict[str, float]:
-    """Micro-averaged over all entities, as conlleval's last line; 0 where there are none."""
+def entity_scores(entities: float, predicted: float, right: float) -> dict[str, float]:
+    """Computes micro-averages over all entities, as conlleval does; 0 if there are none."""
     return {
-        "entity_precision": right / found if found else 0.0,
+        "entity_precision": right / predicted if predicted else 0.0,
         "entity_recall": right / entities if entities else 0.0,
-        "entity_f1": 2 * right / (entities + found) if entities + found else 0.0,
+        "entity_f1": 2 * right / (entities + predicted) if entities + predicted else 0.0,
     }

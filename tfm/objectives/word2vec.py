@@ -21,19 +21,18 @@ COUNTED_ROWS = 2000  # of data that do not know their counts
 
 @dataclasses.dataclass(frozen=True)
 class Word2Vec(Objective):
-    """Words at a distance of at most `window` predict each other; for each word in the middle, how
-    far is drawn from 1 to `window`, as in word2vec.c. With `subsample`, t, a word of frequency f is
-    left out of the text with probability 1 − √(t/f) − t/f, before distances are counted.
+    """Predicts words from words at a distance of at most `window`; for each centre word the
+    distance is drawn from 1 to `window`, as in word2vec.c. With `subsample`, t, a word of frequency f is
+    dropped from the text with probability 1 − √(t/f) − t/f, before distances are counted.
 
-    With `negatives`, k, every word of an example is in the middle once, and each true pair stands
-    against k words of the noise, the unigram distribution to the power 3/4. All pairs of an example
-    share `pool` words of noise, each of which weighs k / pool: in expectation that is the same
-    (Ji et al. 2016, §3.2), and all logits of an example are one matrix product.
+    With `negatives`, k, every word of an example is the centre once, and each true pair is compared
+    with k words of noise, drawn from the unigram distribution to the power 3/4. All pairs of an
+    example share `pool` words of noise with weight k / pool: the expectation is the same (Ji et al.
+    2016, §3.2), and all logits of an example are one matrix product.
 
-    Without `negatives`, one word of each example is in the middle, and the true word is told from
-    the whole vocabulary.
+    Without `negatives`, each example has one centre word, and the softmax is over the vocabulary.
 
-    What is hidden is the word that is predicted; a word that occurs twice may predict itself.
+    Hidden is the word that is predicted; a word that occurs twice may predict itself.
     """
 
     kind: str = "skip_gram"
@@ -96,8 +95,8 @@ class Word2Vec(Objective):
         dataset: Dataset,
         rng: np.random.Generator,
     ) -> Batch:
-        """Every word is in the middle. Labels are how far each of them reaches; it weighs as much
-        as there are pairs, or once for all its context."""
+        """Returns a batch in which every word is the centre. Labels are window sizes; weights are
+        the numbers of pairs, or 1 for the whole context."""
         count, length = words_BT.shape
         reach_BT = rng.integers(1, self.window + 1, (count, length), np.int32)
         reach_BT *= scored_BT
@@ -127,7 +126,7 @@ class Word2Vec(Objective):
         scored_BT: np.ndarray,
         rng: np.random.Generator,
     ) -> Batch:
-        """One word of each example is in the middle."""
+        """Returns a batch with one centre word for each example."""
         count, longest = words_BT.shape
         middle_B1 = rng.integers(0, np.maximum(length_B, 1))[:, None]
         offset_C = np.concatenate([np.arange(-self.window, 0), np.arange(1, self.window + 1)])
@@ -153,7 +152,7 @@ class Word2Vec(Objective):
         return self._sampled(logits, batch)
 
     def _sampled(self, logits_BCN: Array, batch: Batch) -> dict[str, Array]:
-        """−log σ(true) − Σ log σ(−noise) over all pairs.  Mikolov et al. 2013b, eq. 4.
+        """Computes −log σ(true) − Σ log σ(−noise) over all pairs.  Mikolov et al. 2013b, eq. 4.
 
         The first candidates are the words of the row, the others its noise.
         """
@@ -178,14 +177,14 @@ class Word2Vec(Objective):
 
 
 def noise(counts_V: Any, power: float = 0.75) -> Any:
-    """The unigram distribution, raised to a power and normalised.  Mikolov et al. 2013b, §2.2."""
+    """Raises the unigram distribution to a power.  Mikolov et al. 2013b, §2.2."""
     weight_V = counts_V.astype(np.float32) ** power
     return weight_V / weight_V.sum()
 
 
 @functools.lru_cache(maxsize=8)
 def unigram_counts(dataset: Dataset) -> np.ndarray:
-    """How often each id occurs: in training if the data know it, or in their first rows."""
+    """Counts each id in the training data if they know it, or in their first rows."""
     if dataset.counts is not None:
         return np.asarray(dataset.counts())
     rows = np.arange(min(len(dataset), COUNTED_ROWS))
@@ -199,7 +198,7 @@ def _noise_sums(dataset: Dataset) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def kept_share(dataset: Dataset, threshold: float) -> np.ndarray:
-    """With which probability each word stays in the text, as in word2vec.c: √(t/f) + t/f."""
+    """Computes the probability to keep each word, as in word2vec.c: √(t/f) + t/f."""
     counts_V = unigram_counts(dataset)
     ratio_V = threshold * counts_V.sum() / np.maximum(counts_V, 1)
     return np.minimum(np.sqrt(ratio_V) + ratio_V, 1.0)

@@ -21,7 +21,7 @@ from tfm.run.spec import RunSpec
 
 
 def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
-    """The plan by which a run reads its training data."""
+    """Returns the plan by which a run reads its training data."""
     data, objective = run.data, run.objective.entry
     if run.train.carry:
         return _streams(run, dataset)
@@ -80,7 +80,7 @@ def _packed(run: RunSpec, dataset: Dataset, lengths_NS: np.ndarray) -> Plan:
 
 
 def _size(run: RunSpec, width: Callable[[], int]) -> int:
-    """How many rows of `width` tokens make a batch."""
+    """Returns how many rows of `width` tokens make a batch."""
     data, parts = run.data, run.train.accumulate
     if data.batch_tokens is None:
         return data.batch
@@ -94,7 +94,7 @@ def _size(run: RunSpec, width: Callable[[], int]) -> int:
 
 
 def _width(objective: Objective, dataset: Dataset, row: int) -> int:
-    """How many tokens a model reads of a row, with padding."""
+    """Counts the tokens that a model reads of a row, padding included."""
     examples = dataset.take(np.array([row]))
     return tokens_in(objective.prepare(examples, dataset, np.random.default_rng(0)))
 

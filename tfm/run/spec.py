@@ -50,7 +50,7 @@ class DataSpec(Spec):
 
     @property
     def reading(self) -> Reading:
-        """How its text is read."""
+        """The settings by which text is read."""
         return Reading(self.tokenizer, self.max_length, self.max_target, str(self.bad))
 
     def check(self) -> None:
@@ -167,7 +167,7 @@ class RunSpec(Spec):
             )
 
     def _check_carry(self) -> None:
-        """That the text goes on from row to row is seen when the data is opened."""
+        """Raises if a state cannot be carried; `open_data` checks that rows are consecutive."""
         objective, reason = self.objective, None
         if not isinstance(self.model, RecurrentSpec):
             reason = f"a model of the family {self.model.family!r} has no state; 'recurrent' has"
@@ -192,12 +192,12 @@ class RunSpec(Spec):
 
 
 def _families(entry: Any) -> tuple[str, ...]:
-    """Of an objective; a function that makes one has to be called first."""
+    """Returns the families of an objective, or of one that a function makes."""
     return (entry if hasattr(entry, "families") else entry()).families
 
 
 def read(tree: Tree) -> RunSpec:
-    """The run that a config describes; every key known, every value of its type."""
+    """Reads the run that a config describes; every key must be known, every value of its type."""
     missing = [key for key in ("objective", "data", "train") if key not in tree]
     if "model" in tree and len(missing) == 3:
         raise UserError(
@@ -272,7 +272,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
 
 
 def _check_shapes(module: nn.Module, objective: Objective, found: dict[str, Dataset]) -> None:
-    """Raise what shows in the shapes of the batches, before the first step."""
+    """Raises errors that follow from the shapes of the batches, before the first step."""
     seen = set[str]()
     for name, dataset in found.items():
         inputs = next(eval_batches(objective, dataset, 1)).inputs
