@@ -104,7 +104,7 @@ RUNS = {
     "spelled": (
         "vector_to_sequence",
         {"family": "recurrent", "width": 8, "hidden": 8},
-        "spell(length=3, symbols=4)",
+        "spell(length=3, vocab=7)",
         None,
     ),
     "leaky": (
@@ -363,11 +363,13 @@ def test_a_denoiser_continues_a_text_and_fills_its_masks(runs, capsys, name):
     )
     (first,) = first
     source = [*mode_s, *reader.ids("the cat"), first]
-    written = greedy(run, [1], 6, first + 1, source_BS=np.array([source]))
-    sentinels = [place for place, id_ in enumerate(written) if id_ >= reader.vocab]
+    written = greedy(run, [reader.decoder_start], 6, first + 1, source_BS=np.array([source]))
+    many = sum(name.strip("<>").isdecimal() for name in reader.added)
+    sentinels = [place for place, id_ in enumerate(written) if first <= id_ < first + many]
     begin = written.index(first) + 1 if first in written else len(written)
     end = next((place for place in sentinels if place >= begin), len(written))
-    wanted = reader.decode([*reader.ids("the cat"), *written[begin:end]])
+    span = [id_ for id_ in written[begin:end] if id_ < reader.vocab]  # without mode tokens
+    wanted = reader.decode([*reader.ids("the cat"), *span])
     assert run.generate("the cat", max_new=6) == wanted
     assert output(capsys, "generate", folder, "the cat", "--max_new=6").rstrip("\n") == wanted
     text = "the [MASK] sat [MASK]"
@@ -397,8 +399,8 @@ def test_a_vector_is_spelled_measured_and_explained(runs, capsys):
         ids = greedy(run, [1], 9, 2, vector_BD=np.array([vector]))
         said.append(" ".join(str(id_) for id_ in ids if id_ != 2))
         assert run.generate(text, max_new=9) == said[-1]
-    wanted = [" ".join(map(str, row)) for row in data.tokens.split()]
-    found = json.loads(output(capsys, "eval", folder, "--generate", "--max_new=9"))["generate"]
+    wanted = [" ".join(map(str, row)) for row in data.tokens.sequences()]
+    found = json.loads(output(capsys, "eval", folder, "--generate", "--max_new=9"))["generation"]
     assert found["exact"] == np.mean([a == b for a, b in zip(said, wanted, strict=True)])
     page = explain(run, text)
     assert [id_ for _, id_ in page.sequences["tokens"]][1:] == ids[: len(ids) - (ids[-1] == 2)]
@@ -414,18 +416,19 @@ def test_a_model_that_sees_later_tokens_writes_without_a_cache(runs, capsys):
     assert len(explain(run, "the cat").next.continuations[0].ids) == 8
 
 
-def test_a_reader_needs_no_data_files(runs, tmp_path):
+def test_a_reader_needs_no_data_files(runs, tmp_path, monkeypatch):
     """Data by tokenizer, ids, and texts with labels: the run folder says what the data say."""
-    for name, text in {"pairs": "die katze", "ids": "5 3", "labels": "a cat", "text": "ab"}.items():
-        shutil.copytree(runs(name), tmp_path / name)
-        run = tfm.load(tmp_path / name)
-        data = run.data["train"]
-        saved = (tmp_path / name / "config.json").read_text()
-        (tmp_path / name / "config.json").write_text(saved.replace(".tsv", ".gone"))
-        reader = tfm.load(tmp_path / name).reader
-        assert reader.vocab == data.vocab
-        assert reader.labels == data.label_names
+    texts = {"pairs": "die katze", "ids": "5 3", "labels": "a cat", "text": "ab"}
+    data = {name: tfm.load(runs(name)).data["train"] for name in texts}
+    folders = {name: runs(name) for name in texts}
+    monkeypatch.chdir(tmp_path)  # where the files of the data are not
+    for name, text in texts.items():
+        reader = tfm.load(folders[name]).reader
+        assert reader.vocab == data[name].vocab
+        assert reader.labels == data[name].label_names
         assert reader.decode(reader.ids(text)) == text
+    with pytest.raises(UserError):
+        _ = tfm.load(folders["labels"]).data
 
 
 def test_neighbors_by_definition(runs, capsys):

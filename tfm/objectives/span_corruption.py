@@ -228,12 +228,13 @@ class SpanCorruption(Objective):
         return lambda id_: 0 <= id_ - reader.vocab < self.sentinels
 
     def _spans(self, reader: Reader, tokens: Sequence[int]) -> dict[int, list[int]]:
-        """Returns the ids that follow each sentinel."""
+        """Returns the ids after the first occurrence of each sentinel, up to the next sentinel."""
         spans: dict[int, list[int]] = collections.defaultdict(list)
         sentinel, is_sentinel = -1, self._sentinel(reader)
         for id_ in tokens:
             if is_sentinel(id_):
-                sentinel = id_
+                sentinel = -1 if id_ in spans else id_
+                spans[id_] += []
             elif id_ < reader.vocab:
                 spans[sentinel].append(int(id_))
         return spans

@@ -22,8 +22,8 @@ COUNTED_ROWS = 2000  # of data that do not know their counts
 @dataclasses.dataclass(frozen=True)
 class Word2Vec(Objective):
     """Predicts words from words at a distance of at most `window`; for each centre word the
-    distance is drawn from 1 to `window`, as in word2vec.c. With `subsample`, t, a word of frequency f is
-    dropped from the text with probability 1 − √(t/f) − t/f, before distances are counted.
+    distance is drawn from 1 to `window`, as in word2vec.c. With `subsample`, t, a word of frequency
+    f is dropped from the text with probability 1 − √(t/f) − t/f, before distances are counted.
 
     With `negatives`, k, every word of an example is the centre once, and each true pair is compared
     with k words of noise, drawn from the unigram distribution to the power 3/4. All pairs of an
