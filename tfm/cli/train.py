@@ -79,7 +79,8 @@ def main(argv: Sequence[str]) -> int:
         except loop.Stopped as e:
             bar.message(f"stopped: {e}")
             return 128 + e.signal
-    print(json.dumps(summary, indent=1))
+    shown = {name: x for name, x in summary.items() if name != "metrics"}  # their declarations
+    print(json.dumps(shown, indent=1))
     if summary["status"] != "diverged":
         return 0
     print(f"diverged at step {summary['diverged_at']}: try a lower rate", file=sys.stderr)

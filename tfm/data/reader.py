@@ -243,7 +243,7 @@ def of_tree(tree: Mapping[str, Any], vocabulary: str | None) -> Reader:
 def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
     """Builds the reader of a data set, which `source` opened. `added` are the names of the ids
     that an objective adds after those of the data."""
-    tokenizer = tokenizer_of(dataset.vocabulary)
+    tokenizer = None if dataset.vocabulary is None else tokenizer_of(dataset.vocabulary)
     kind = getattr(source, "kind", "")
     special = None if kind in ("characters", "bytes") else dataset.special
     facts: dict[str, Any] = {"kind": "numbers"}
