@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tfm.data.dataset import FIRST
+from tfm.config.names import read
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.table import EVALUATORS
 from tfm.objectives.table import OBJECTIVES
@@ -14,7 +15,9 @@ from tfm.objectives.table import OBJECTIVES
 
 def found(task, objective, count=500):
     train, valid = (open_dataset(task, split, count) for split in ("train", "valid"))
-    context = SimpleNamespace(objective=OBJECTIVES[objective], data=lambda split: train)
+    context = SimpleNamespace(
+        objective=read(objective, OBJECTIVES, "objective"), data=lambda split: train
+    )
     slices = EVALUATORS["floors"]().evaluate(context, valid).slices
     return {name: metrics["accuracy"] for name, metrics in slices.items()}
 
