@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tfm.data.dataset import FIRST
 from tfm.config.names import read
+from tfm.data.dataset import FIRST
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.table import EVALUATORS
 from tfm.objectives.table import OBJECTIVES
