@@ -14,8 +14,8 @@ from tfm.data.datasets import open_dataset
 from tfm.data.plan.order import Drawn, Kind, Packing
 from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.models.spec import model_spec
-from tfm.objectives.batches import packed, positions, read_of, train_batch
-from tfm.objectives.table import OBJECTIVES, open_sizes
+from tfm.objectives.batches import open_sizes, packed, positions, read_of, train_batch
+from tfm.objectives.table import OBJECTIVES
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import pytest
 
 from tfm.config.names import UserError, read
 from tfm.data.datasets import open_dataset
-from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
+from tfm.objectives.batches import check_same_ids, open_sizes
+from tfm.objectives.table import OBJECTIVES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from tfm.data.plan.order import Epochs
 from tfm.evaluate.leaks import find_leak
 from tfm.evaluate.loss import intervals, measure
 from tfm.models.spec import model_spec
-from tfm.objectives.batches import eval_batches, train_batch
-from tfm.objectives.table import OBJECTIVES, open_sizes
+from tfm.objectives.batches import eval_batches, open_sizes, train_batch
+from tfm.objectives.table import OBJECTIVES
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.spec import TrainSpec
 from tfm.train import step as steps

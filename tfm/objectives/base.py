@@ -17,7 +17,9 @@ from tfm.data.reader import Prompt, Reader
 from tfm.metric import HIGH, LOW, Metric
 from tfm.ops.fast import argmax_last, log_loss
 
-Sums = Mapping[str, np.ndarray]
+Losses = dict[str, Array]  # sums for each example
+Sums = Mapping[str, np.ndarray]  # the same of a whole data set, on the host
+Rng = np.random.Generator
 LOSS = Metric("loss", LOW, unit="nats", headline=True)
 PERPLEXITY = Metric("perplexity", LOW, least=1.0)
 ACCURACY = Metric("accuracy", HIGH, most=1.0, headline=True)
@@ -47,6 +49,10 @@ class Targets(NamedTuple):
     tokens_BT: np.ndarray
     valid_BT: np.ndarray
     predicted_BT: np.ndarray
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        return {"tokens_BT": self.tokens_BT, "valid_BT": self.valid_BT}
 
 
 class Objective:
@@ -82,10 +88,8 @@ class Objective:
         """Returns why this data cannot be shown, or None."""
         if dataset.form in self.forms:
             return None
-        return (
-            f"needs {' or '.join(self.forms)}, but the data are {dataset.form}: "
-            + (FORMS[dataset.form])
-        )
+        forms = " or ".join(self.forms)
+        return f"needs {forms}, but the data are {dataset.form}: {FORMS[dataset.form]}"
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         """Returns the least sizes that a model must have, by the names of its settings."""
@@ -95,22 +99,18 @@ class Objective:
         """Returns the names of the ids that the objective adds after those of the data."""
         return ()
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         """Returns the batch that shows these examples. All that is random comes from `rng`, which
         is a function of (seed, step). Shapes depend on `dataset` alone."""
         raise NotImplementedError
 
-    def shown(
-        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
-    ) -> np.ndarray | bool:
+    def shown(self, examples: Examples, dataset: Dataset, rng: Rng) -> np.ndarray | bool:
         """Returns which labels a model is shown on purpose, in the batch that `prepare` makes from
         the same `rng`: True for all, or an array like the labels. No other may be seen in the
         inputs (except in `labels_in`): that is proved before the first step."""
         return False
 
-    def loss(
-        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
-    ) -> dict[str, Array]:
+    def loss(self, logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
         """Returns sums for each example: loss, correct answers, count and, with
         `label_smoothing`, the smoothed loss. Others are for `per_example`: B, or BT for each
         position."""
@@ -120,9 +120,7 @@ class Objective:
         """Returns what `metrics` needs of each example, once the meaning of the ids is known."""
         return sums
 
-    def predicted(
-        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
-    ) -> "Targets":
+    def predicted(self, examples: Examples, dataset: Dataset, rng: Rng) -> Targets:
         """Returns which tokens of text `prepare` hides and asks for, given the same `rng`."""
         raise NotImplementedError
 
@@ -166,13 +164,15 @@ class Objective:
         return reader.ends
 
     def continues(self, reader: Reader) -> bool:
-        """Returns whether what is written continues the text, rather than answers it."""
+        """Returns True if what is written continues the text, rather than answers it."""
         return False
 
     def answer(self, reader: Reader, prompt: Prompt, output: Any) -> Any:
         """Returns what a person asked for. `output` are the tokens that were written, or the
         logits."""
         tokens = [id_ for id_ in output if id_ not in self.ends(reader, prompt)]
+        if self.continues(reader):
+            tokens = [*(id_ for id_ in prompt.tokens if id_ != reader.start), *tokens]
         return reader.decode(tokens)
 
     def filled(
@@ -183,9 +183,7 @@ class Objective:
         raise NotImplementedError
 
 
-def cross_entropy(
-    logits: Array, batch: Batch, label_smoothing: Array | None = None
-) -> dict[str, Array]:
+def cross_entropy(logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
     """Returns loss, correct answers and count of each example."""
     loss = log_loss(logits, batch.labels)
     correct = (argmax_last(logits) == batch.labels).astype(jnp.float32)
@@ -203,7 +201,7 @@ def eval_step(
     variables: Mapping[str, Any],
     batch: Batch,
     chunk: int | None = None,
-) -> dict[str, Array]:
+) -> Losses:
     """Returns sums for each example (B): loss, correct answers, count, and the objective's others.
 
     With `chunk`, logits are computed for this number of positions at a time.
@@ -225,7 +223,7 @@ def sums_of(
     batch: Batch,
     label_smoothing: Array | None,
     chunk: int | None,
-) -> dict[str, Array]:
+) -> Losses:
     """Returns the objective's sums, given logits, or with `chunk` the states before the head."""
     if chunk is None:
         return objective.loss(x, batch, label_smoothing)
@@ -245,7 +243,7 @@ def chunked_loss(
     batch: Batch,
     label_smoothing: Array | None,
     length: int,
-) -> dict[str, Array]:
+) -> Losses:
     """Computes `objective.loss` of `logits(x)` for `length` positions at a time: logits of other
     positions are not held, and are computed again for the gradient.
 
@@ -260,11 +258,11 @@ def chunked_loss(
         return jnp.moveaxis(x.reshape(len(x), -1, length, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
-    def part(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> dict[str, Array]:
+    def part(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> Losses:
         chunk = batch.replace(labels=labels_BT, weights=weights_BT)
         return objective.loss(logits(x_BTD), chunk, label_smoothing)
 
-    def part_or_zero(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> dict[str, Array]:
+    def part_or_zero(x_BTD: Array, labels_BT: Array, weights_BT: Array) -> Losses:
         return jax.lax.cond(
             jnp.any(weights_BT > 0),
             part,
@@ -327,9 +325,13 @@ def tagged(examples: Examples, dataset: Dataset) -> Batch:
     """Returns tokens as inputs and, at each, its tag or the target token at the same place."""
     rows = text_rows(examples, dataset)
     tags = examples.tags if examples.target is None else examples.target.ids
-    inputs = {"tokens_BT": rows.tokens_BT, "valid_BT": rows.valid_BT}
     labels_BT = int32(examples.tokens.padded(dataset.max_length, tags))
-    return Batch(inputs, labels_BT, rows.predicted_BT.astype(np.float32))
+    return Batch(rows.inputs, labels_BT, rows.predicted_BT.astype(np.float32))
+
+
+def without_positions(sums: Sums) -> dict[str, np.ndarray]:
+    """Drops the values that each position has."""
+    return {name: x for name, x in sums.items() if not name.endswith("_BT")}
 
 
 def text_metrics(loss: float, dataset: Dataset) -> dict[str, float]:

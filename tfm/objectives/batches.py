@@ -1,4 +1,4 @@
-"""Batches as functions of (seed, step), and rows that hold several examples.
+"""Batches as functions of (seed, step), rows that hold several examples, and sizes of models.
 
 There is no iterator whose state could be lost: a resumed run sees the batches that it would have
 seen. Packed examples are kept apart by segments, and positions start anew in each (Krell et al.
@@ -8,16 +8,18 @@ seen. Packed examples are kept apart by segments, and positions start anew in ea
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tfm.config.names import UserError
+from tfm.config.spec import SpecError
 from tfm.data.dataset import Dataset
 from tfm.data.draws import key_of
 from tfm.data.plan.order import Drawn, Packing, Plan
-from tfm.objectives.base import Batch, Objective, Targets
+from tfm.objectives.base import Batch, Objective, Rng, Targets
 
+T = TypeVar("T")
 VALID = ("valid_BT", "source_valid_BS", "decoder_valid_BT")
 BESIDE = ("segment", "pos", "types", "reach")  # inputs that go with tokens, and are none
 BLOCK = 1024  # examples that are shown at a time, to count their positions
@@ -41,7 +43,7 @@ def each_shape(objective: Objective, dataset: Dataset, plan: Plan) -> Sequence[S
     return [Share(kind.share, _drawn(objective, dataset, kind.drawn, rng)) for kind in plan.kinds()]
 
 
-def _drawn(objective: Objective, dataset: Dataset, drawn: Drawn, rng: np.random.Generator) -> Batch:
+def _drawn(objective: Objective, dataset: Dataset, drawn: Drawn, rng: Rng) -> Batch:
     dataset = shaped(dataset, drawn.max_length, drawn.max_target)
     batch = _prepare(objective, dataset, drawn.rows, rng).replace(begins_B=drawn.begins_B)
     return batch if drawn.packing is None else packed(batch, drawn.packing)
@@ -102,9 +104,7 @@ def _eval_rows(dataset: Dataset, size: int) -> Iterator[tuple[np.ndarray, np.ran
         yield np.arange(begin, begin + size), _rng(key_of(0, "evaluation"), number)
 
 
-def _prepare(
-    objective: Objective, dataset: Dataset, rows: np.ndarray, rng: np.random.Generator
-) -> Batch:
+def _prepare(objective: Objective, dataset: Dataset, rows: np.ndarray, rng: Rng) -> Batch:
     """Returns the batch of some rows, without `valid` inputs if no row is padded."""
     batch = objective.prepare(dataset.take(rows), dataset, rng)
     if dataset.padded or objective.pads:
@@ -186,3 +186,47 @@ class _Places:
         if out.dtype == np.int64:
             out = out.astype(np.int32)
         return out.reshape(self.shape)
+
+
+def check_same_ids(
+    objective: Objective, vocab: int, vocabulary: str | None, other: Dataset
+) -> None:
+    """Raises if an id means something else in other data than in the training data."""
+    if vocabulary != other.vocabulary:
+        raise UserError("its ids stand for other characters than those of the training data")
+    if objective.same_vocab and vocab != other.vocab:
+        raise UserError(f"it has {other.vocab} ids, and the training data {vocab}")
+
+
+def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
+    """Fills in the sizes and the head that the config of a model leaves open. Raises if those that
+    it sets are not enough for the data and the objective."""
+    spec: Any = model
+    changes: dict[str, Any] = {}
+    for key, needed in objective.head.items():
+        value = getattr(spec, key, needed)
+        if value == needed:
+            continue
+        if value in (None, ()) or (key == "types" and value == 0):
+            changes[key] = needed
+        else:
+            raise UserError(f"model.{key}={value!r}: the objective needs {needed!r}")
+    for key, least in objective.sizes(dataset).items():
+        value = getattr(spec, key, least)
+        if value is None:
+            changes[key] = least
+        elif value < least or (key == "vector" and value != least):
+            how = "exactly" if key == "vector" else "at least"
+            raise UserError(f"model.{key}={value}: the data need {how} {least}")
+    target = getattr(spec, "decoder_vocab", None)
+    if target is not None and target < objective.sizes(dataset)["vocab"]:
+        raise UserError(f"model.decoder_vocab={target}: the data need at least {dataset.vocab}")
+    # A tied head is the embedding, so its classes are the vocabulary.
+    if "classes" in changes and getattr(spec, "tied", False):
+        if objective.sizes(dataset).get("classes", 0) > (spec.vocab or dataset.vocab):
+            raise UserError("model.tied: the data have more classes than the vocabulary has words")
+        changes.pop("classes", None)
+    try:
+        return dataclasses.replace(spec, **changes) if changes else model
+    except SpecError as e:
+        raise e.below("model.") from None

@@ -13,12 +13,16 @@ from tfm.data.reader import Prompt, Reader
 from tfm.metric import LOW, Metric
 from tfm.objectives.base import (
     Batch,
+    Losses,
     Objective,
+    Rng,
     Sums,
     cross_entropy,
     int32,
+    numbers_refused,
     softmax,
     text_given,
+    text_rows,
 )
 from tfm.objectives.scores import (
     F1,
@@ -49,9 +53,7 @@ class Classify(Objective):
         return {"outputs": (self.output,), "shape": "N:1", **({"types": 2} if self.types else {})}
 
     def refuses(self, dataset: Dataset) -> str | None:
-        if dataset.form == "labels" and dataset.classes is None:
-            return "needs classes, but the labels are numbers"
-        reason = super().refuses(dataset)
+        reason = numbers_refused(dataset) or super().refuses(dataset)
         if self.types and reason is None and dataset.take(np.zeros(1, np.int64)).segments is None:
             return "needs two sentences, but the data do not say where the second begins"
         return reason
@@ -59,17 +61,14 @@ class Classify(Objective):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab, "classes": dataset.classes or 0}
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         assert examples.labels is not None
-        tokens, longest = examples.tokens, dataset.max_length
-        inputs = {"tokens_BT": int32(tokens.padded(longest)), "valid_BT": tokens.valid(longest)}
+        tokens, inputs = examples.tokens, text_rows(examples, dataset).inputs
         if self.types:
-            inputs["types_BT"] = int32(tokens.padded(longest, examples.segments))
+            inputs["types_BT"] = int32(tokens.padded(dataset.max_length, examples.segments))
         return Batch(inputs, int32(examples.labels), np.ones(len(tokens), np.float32))
 
-    def loss(
-        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
-    ) -> dict[str, Array]:
+    def loss(self, logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
         sums = cross_entropy(logits, batch, label_smoothing)
         return {**sums, "label": batch.labels, "predicted": argmax_last(logits)}
 
@@ -82,19 +81,13 @@ class Classify(Objective):
         return metrics | class_scores(sums["label"], sums["predicted"], dataset.classes or 0)
 
     def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
+        self, reader: Reader, text: str | None, *, second: str | None = None, **options: Any
     ) -> Prompt:
         if second is None and self.types and reader.two:
             raise UserError("the run was trained on two sentences: give the second, --second=TEXT")
         if second is not None and reader.two is False:
             raise UserError("the run was trained on single sentences: leave out the second")
-        ids, types = reader.sentences(text_given(text), second, task)
+        ids, types = reader.sentences(text_given(text), second, options.get("task"))
         return Prompt(ids, types=types if self.types else None)
 
     def answer(self, reader: Reader, prompt: Prompt, output: Any) -> dict[str, Any]:
@@ -136,14 +129,12 @@ class Regress(Classify):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab, "classes": 1}
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         assert examples.labels is not None
         batch = super().prepare(examples, dataset, rng)
         return batch.replace(labels=examples.labels.astype(np.float32))
 
-    def loss(
-        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
-    ) -> dict[str, Array]:
+    def loss(self, logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
         predicted = logits[..., 0]
         loss = jnp.square(predicted - batch.labels) * batch.weights
         return {

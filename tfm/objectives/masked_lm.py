@@ -12,6 +12,7 @@ from tfm.data.reader import MASK, Prompt, Reader
 from tfm.objectives.base import (
     Batch,
     Objective,
+    Rng,
     Targets,
     softmax,
     text_given,
@@ -56,13 +57,13 @@ class MaskedLM(Objective):
     def added(self, dataset: Dataset) -> tuple[str, ...]:
         return (MASK,) if dataset.special.mask is None else ()
 
-    def shown(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
+    def shown(self, examples: Examples, dataset: Dataset, rng: Rng) -> np.ndarray:
         """Returns the tokens that stay, so that a token in view may be right."""
         draws = self._draws(examples, rng)
         chosen_BT = self._chosen(examples, dataset, draws).predicted_BT
         return chosen_BT & (draws.random(chosen_BT.shape) >= self.masked + self.random)
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         draws = self._draws(examples, rng)
         labels_BT, valid_BT, chosen_BT = self._chosen(examples, dataset, draws)
         shape = labels_BT.shape
@@ -75,18 +76,10 @@ class MaskedLM(Objective):
         inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT}
         return Batch(inputs, labels_BT, chosen_BT.astype(np.float32))
 
-    def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
+    def predicted(self, examples: Examples, dataset: Dataset, rng: Rng) -> Targets:
         return self._chosen(examples, dataset, self._draws(examples, rng))
 
-    def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
-    ) -> Prompt:
+    def prompt(self, reader: Reader, text: str | None, **options: Any) -> Prompt:
         ids, places = reader.with_marks(text_given(text), lambda _: reader.mask)
         labels = [-1 if place in places else id_ for place, id_ in enumerate(ids)]
         return Prompt(ids, places=places, labels=labels)
@@ -102,7 +95,7 @@ class MaskedLM(Objective):
             )
         return masks
 
-    def _draws(self, examples: Examples, rng: np.random.Generator) -> Any:
+    def _draws(self, examples: Examples, rng: Rng) -> Any:
         if not self.static:
             return rng
         assert examples.rows is not None

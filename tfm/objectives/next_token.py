@@ -17,6 +17,7 @@ from tfm.objectives.base import (
     BITS,
     Batch,
     Objective,
+    Rng,
     Sums,
     Targets,
     numbers_refused,
@@ -54,42 +55,31 @@ class NextToken(Objective):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         if dataset.form == "tags":
             return tagged(examples, dataset)
         if dataset.form == "text":
             return next_tokens(self.predicted(examples, dataset, rng))
         return joined(examples, dataset, rng)
 
-    def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
-        rows = text_rows(examples, dataset)
-        follows_T = np.arange(rows.tokens_BT.shape[1]) > 0
-        return rows._replace(predicted_BT=rows.predicted_BT & follows_T)
+    def predicted(self, examples: Examples, dataset: Dataset, rng: Rng) -> Targets:
+        return _after(examples, dataset, np.ones(1, np.int64))
 
     def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
-        sizes = (dataset and dataset.bytes_per_token, dataset and dataset.words_per_token)
-        bits = zip(BITS, sizes, strict=True)
-        return (
-            *super().declares(dataset),
-            *(metric for metric, size in bits if dataset is None or size is not None),
-        )
+        known = None if dataset is None else text_metrics(0.0, dataset)
+        bits = (metric for metric in BITS if known is None or metric.name in known)
+        return (*super().declares(dataset), *bits)
 
     def metrics(self, sums: Sums, dataset: Dataset) -> dict[str, float]:
         metrics = super().metrics(sums, dataset)
         return metrics | text_metrics(metrics["loss"], dataset)
 
     def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
+        self, reader: Reader, text: str | None, *, target: str | None = None, **options: Any
     ) -> Prompt:
         if text is None and self.continues(reader) and reader.start is not None:
             return self.begin(reader, [reader.start])
-        prompt = self.begin(reader, reader.encode(text_given(text), task))
+        prompt = self.begin(reader, reader.encode(text_given(text), options.get("task")))
         if reader.form == "tags":
             return prompt
         tokens, asked = prompt.tokens, 1
@@ -109,12 +99,6 @@ class NextToken(Objective):
 
     def continues(self, reader: Reader) -> bool:
         return reader.form == "text"
-
-    def answer(self, reader: Reader, prompt: Prompt, output: Any) -> str:
-        tokens = [id_ for id_ in output if id_ not in reader.ends]
-        if self.continues(reader):
-            tokens = [*(id_ for id_ in prompt.tokens if id_ != reader.start), *tokens]
-        return reader.decode(tokens)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +121,7 @@ class PrefixLM(NextToken):
         if self.share is not None and not 0 < self.share < 1:
             raise UserError(f"prefix_lm: share={self.share} must be between 0 and 1")
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         if dataset.form == "text":
             length_B = self._lengths(examples, rng)
             batch = next_tokens(_after(examples, dataset, length_B))
@@ -146,10 +130,10 @@ class PrefixLM(NextToken):
             batch = joined(examples, dataset, rng)
         return batch.replace(inputs={**batch.inputs, "prefix_B": length_B.astype(np.int32)})
 
-    def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
+    def predicted(self, examples: Examples, dataset: Dataset, rng: Rng) -> Targets:
         return _after(examples, dataset, self._lengths(examples, rng))
 
-    def _lengths(self, examples: Examples, rng: np.random.Generator) -> np.ndarray:
+    def _lengths(self, examples: Examples, rng: Rng) -> np.ndarray:
         most_B = np.maximum(examples.tokens.lengths - 1, 1)
         if self.share is None:
             return rng.integers(1, most_B + 1)
@@ -157,6 +141,7 @@ class PrefixLM(NextToken):
 
 
 def _after(examples: Examples, dataset: Dataset, length_B: np.ndarray) -> Targets:
+    """Returns rows of which all but the first `length_B` tokens are predicted."""
     rows = text_rows(examples, dataset)
     follows_BT = np.arange(rows.tokens_BT.shape[1]) >= length_B[:, None]
     return rows._replace(predicted_BT=rows.predicted_BT & follows_BT)
@@ -169,7 +154,7 @@ def next_tokens(rows: Targets) -> Batch:
     return Batch(inputs, rows.tokens_BT[:, 1:], rows.predicted_BT[:, 1:].astype(np.float32))
 
 
-def joined(examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+def joined(examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
     """Joins pairs: the source, a separator, and the target, which is predicted."""
     special = dataset.special._replace(bos=dataset.special.sep)
     pair = Seq2Seq().prepare(examples, dataclasses.replace(dataset, special=special), rng)

@@ -14,6 +14,7 @@ from tfm.data.reader import Prompt, Reader
 from tfm.objectives.base import (
     Batch,
     Objective,
+    Rng,
     int32,
     numbers_refused,
     text_given,
@@ -28,15 +29,9 @@ class Writes(Objective):
     writes = True
 
     def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
+        self, reader: Reader, text: str | None, *, target: str | None = None, **options: Any
     ) -> Prompt:
-        prompt = self.begin(reader, self.source(reader, text_given(text), task))
+        prompt = self.begin(reader, self.source(reader, text_given(text), options.get("task")))
         if target is None:
             return prompt
         ids = reader.ids(target)
@@ -46,6 +41,9 @@ class Writes(Objective):
     def source(self, reader: Reader, text: str, task: int | None) -> Sequence[Any]:
         """Returns what is read for a text."""
         return reader.encode(text, task)
+
+    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
+        return Prompt([reader.decoder_start or 0], source=list(ids))
 
 
 class Seq2Seq(Writes):
@@ -62,12 +60,11 @@ class Seq2Seq(Writes):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": vocab_with_labels(dataset)}
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         source, special = examples.tokens, dataset.special
         if examples.labels is None:
-            decoder_input, decoder_valid, labels = shifted(
-                examples.target, dataset.max_target, special
-            )
+            target = shifted(examples.target, dataset.max_target, special)
+            decoder_input, decoder_valid, labels = target
         else:
             labels = int32(examples.labels[:, None] + FIRST)
             decoder_input = np.full_like(labels, special.bos)
@@ -79,9 +76,6 @@ class Seq2Seq(Writes):
             "decoder_valid_BT": decoder_valid,
         }
         return Batch(inputs, labels, decoder_valid.astype(np.float32))
-
-    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
-        return Prompt([reader.decoder_start or 0], source=list(ids))
 
 
 class VectorToSequence(Writes):
@@ -98,7 +92,7 @@ class VectorToSequence(Writes):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab, "vector": dataset.vector or 0}
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         tokens_BT, valid_BT, labels_BT = shifted(
             examples.tokens, dataset.max_length, dataset.special
         )

@@ -19,7 +19,8 @@ from tfm.data.reader import MASK, MASKS, Prompt, Reader
 from tfm.metric import HIGH, LOW, Metric
 from tfm.objectives.base import (
     Batch,
-    Objective,
+    Losses,
+    Rng,
     Sums,
     Targets,
     cross_entropy,
@@ -27,7 +28,9 @@ from tfm.objectives.base import (
     text_given,
     text_rows,
     without_last,
+    without_positions,
 )
+from tfm.objectives.seq2seq import Writes
 from tfm.ops.fast import argmax_last, log_loss
 
 TEXT = (  # metrics of the hidden tokens alone, without sentinels
@@ -46,7 +49,7 @@ class Denoiser(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanCorruption(Objective):
+class SpanCorruption(Writes):
     """The encoder reads the text with a sentinel in place of each hidden span; the decoder writes
     each sentinel and what it stands for, and one more sentinel as the end:
 
@@ -70,11 +73,9 @@ class SpanCorruption(Objective):
     families = ("encoder_decoder", "seq2seq")
     forms = ("text",)
     labels_in = "decoder_input_BT"
-    by_position = True
     same_vocab = True  # sentinels come after the data's ids
     name: ClassVar[str] = "span_corruption"
     modes: ClassVar[tuple[str, ...]] = ()  # tokens before the text, after the sentinels
-    writes = True
     fills = True
 
     def __post_init__(self) -> None:
@@ -102,13 +103,15 @@ class SpanCorruption(Objective):
                 return f"needs {needed} sentinels for {dataset.max_length - 1} tokens; say so"
         return super().refuses(dataset)
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         rows, scored_BT, which_B = self._drawn(examples, dataset, rng)
         source, target, counts = corrupted(rows, scored_BT, dataset.vocab)
         sizes, bos = self._sizes(dataset), dataset.special.bos
         if self.modes:
             mode_B = np.array([mode for *_, mode in self.denoisers])[which_B]
-            source = _preceded(source, dataset.vocab + self.sentinels + mode_B)
+            starts_B = np.cumsum(source.lengths) - source.lengths
+            ids = np.insert(source.ids, starts_B, dataset.vocab + self.sentinels + mode_B)
+            source = Ragged(ids, source.lengths + 1)
         longest = rows.tokens_BT.shape[1] + bool(self.modes)
         source_length = max(longest - noise + spans for noise, spans in sizes)
         length = max(noise + spans for noise, spans in sizes) + 1
@@ -122,13 +125,11 @@ class SpanCorruption(Objective):
         }
         return Batch(inputs, labels_BT, target.padded(length, counts).astype(np.float32))
 
-    def predicted(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Targets:
+    def predicted(self, examples: Examples, dataset: Dataset, rng: Rng) -> Targets:
         rows, scored_BT, _ = self._drawn(examples, dataset, rng)
         return rows._replace(predicted_BT=rows.predicted_BT & scored_BT)
 
-    def loss(
-        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
-    ) -> dict[str, Array]:
+    def loss(self, logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
         right_BT = argmax_last(logits) == batch.labels
         return {
             **cross_entropy(logits, batch, label_smoothing),
@@ -140,7 +141,7 @@ class SpanCorruption(Objective):
     def per_example(self, sums: Sums, dataset: Dataset) -> Sums:
         text_BT = (sums["labels_BT"] >= 0) & (sums["labels_BT"] < dataset.vocab)
         return {
-            **{name: x for name, x in sums.items() if not name.endswith("_BT")},
+            **without_positions(sums),
             "text_loss": np.sum(sums["losses_BT"], 1, where=text_BT),
             "text_correct": np.sum(sums["right_BT"], 1, where=text_BT),
             "text_count": np.sum(text_BT, 1),
@@ -160,13 +161,7 @@ class SpanCorruption(Objective):
         }
 
     def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
+        self, reader: Reader, text: str | None, *, target: str | None = None, **options: Any
     ) -> Prompt:
         text = text_given(text)
         filling = any(mask in text for mask in MASKS)
@@ -186,9 +181,6 @@ class SpanCorruption(Objective):
         return prompt._replace(
             tokens=[*prompt.tokens, *ids], labels=[*ids, *self.ends(reader, prompt)]
         )
-
-    def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
-        return Prompt([reader.decoder_start or 0], source=list(ids))
 
     def ends(self, reader: Reader, prompt: Prompt) -> tuple[int, ...]:
         """Returns the sentinel after that of the last span."""
@@ -217,10 +209,7 @@ class SpanCorruption(Objective):
                 chances[tuple(self._spans(reader, tokens)[sentinel])] += math.exp(logprob)
             best = sorted(chances.items(), key=lambda item: -item[1])[:top]
             masks.append(
-                [
-                    {"token": reader.decode(span), "ids": list(span), "probability": p}
-                    for span, p in best
-                ]
+                [{"token": reader.decode(x), "ids": list(x), "probability": p} for x, p in best]
             )
         return masks
 
@@ -240,7 +229,7 @@ class SpanCorruption(Objective):
         return spans
 
     def _drawn(
-        self, examples: Examples, dataset: Dataset, rng: np.random.Generator
+        self, examples: Examples, dataset: Dataset, rng: Rng
     ) -> tuple[Targets, np.ndarray, np.ndarray]:
         """Returns rows with what is hidden, which tokens may be scored, and each row's denoiser."""
         rows = without_last(text_rows(examples, dataset))
@@ -251,7 +240,7 @@ class SpanCorruption(Objective):
         hidden_BT = noise_mask(rows.tokens_BT.shape[1], length_B, noise_B, spans_B, rng)
         return rows._replace(predicted_BT=hidden_BT), rows.predicted_BT, which_B
 
-    def _which(self, count: int, rng: np.random.Generator) -> np.ndarray:
+    def _which(self, count: int, rng: Rng) -> np.ndarray:
         return np.zeros(count, np.int64)
 
     def _sizes(self, dataset: Dataset) -> list[tuple[int, int]]:
@@ -296,21 +285,17 @@ class UL2(SpanCorruption):
 
     @property
     def denoisers(self) -> tuple[Denoiser, ...]:  # Tay et al. 2023, table 1
+        extreme = ((0.5, 3), (0.5, 8), (0.15, 64), (0.5, 64))
         return (
-            Denoiser(0.15, 3, 0),
-            Denoiser(0.15, 8, 0),
-            Denoiser(0.25, math.inf, 1),
-            Denoiser(0.5, 3, 2),
-            Denoiser(0.5, 8, 2),
-            Denoiser(0.15, 64, 2),
-            Denoiser(0.5, 64, 2),
+            *(Denoiser(0.15, 3, 0), Denoiser(0.15, 8, 0), Denoiser(0.25, math.inf, 1)),
+            *(Denoiser(rate, span, 2) for rate, span in extreme),
         )
 
     @property
     def modes(self) -> tuple[str, ...]:  # type: ignore[override]
         return MODES if self.mode_tokens else ()
 
-    def _which(self, count: int, rng: np.random.Generator) -> np.ndarray:
+    def _which(self, count: int, rng: Rng) -> np.ndarray:
         modes, shares = [mode for *_, mode in self.denoisers], (self.r, self.s, self.x)
         share = np.array([shares[mode] / modes.count(mode) for mode in modes])
         return rng.choice(len(modes), count, p=share / share.sum())
@@ -325,11 +310,7 @@ def noise_and_spans(length: Any, rate: Any, span: Any) -> tuple[np.ndarray, np.n
 
 
 def noise_mask(
-    longest: int,
-    length_B: np.ndarray,
-    noise_B: np.ndarray,
-    spans_B: np.ndarray,
-    rng: np.random.Generator,
+    longest: int, length_B: np.ndarray, noise_B: np.ndarray, spans_B: np.ndarray, rng: Rng
 ) -> np.ndarray:
     """Draws which tokens are hidden: seen and hidden parts in turns, both cut at random into as
     many pieces of at least one token.  T5's random_spans_noise_mask."""
@@ -339,30 +320,23 @@ def noise_mask(
     end_BP = np.cumsum(np.stack([seen_BP, hidden_BP], 2).reshape(-1, 2 * count), 1)
     # Each end of a part turns what follows from seen to hidden or back.
     turns_BT = np.zeros((len(end_BP), longest + 1), np.int64)
-    real_BP = np.arange(2 * count) < 2 * spans_B[:, None]
-    row_N, part_N = np.nonzero(real_BP)
+    row_N, part_N = np.nonzero(np.arange(2 * count) < 2 * spans_B[:, None])
     turns_BT[row_N, end_BP[row_N, part_N]] = 1  # all ends of a row differ
     return (np.cumsum(turns_BT, 1) % 2 == 1)[:, :longest]
 
 
-def _pieces(
-    longest: int, items_B: np.ndarray, pieces_B: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _pieces(longest: int, items_B: np.ndarray, pieces_B: np.ndarray, rng: Rng) -> np.ndarray:
     """Draws the sizes of `pieces` parts of at least one item: each begins at random among all items
     but the first."""
     most = int(pieces_B.max(initial=1))
     place_BI = rng.random((len(items_B), longest))
     place_BI[:, 0] = -1  # the first piece begins at the first item
     place_BI[np.arange(longest) >= items_B[:, None]] = np.inf
-    begin_BP = np.sort(np.argsort(place_BI, 1)[:, :most] + longest * _beyond(most, pieces_B), 1)
+    beyond_BP = np.arange(most) >= pieces_B[:, None]
+    begin_BP = np.sort(np.argsort(place_BI, 1)[:, :most] + longest * beyond_BP, 1)
     end_BP = np.roll(begin_BP, -1, 1)
     end_BP[:, -1] = longest
-    last = np.minimum(end_BP, items_B[:, None])
-    return np.maximum(last - begin_BP, 0)
-
-
-def _beyond(most: int, pieces_B: np.ndarray) -> np.ndarray:
-    return np.arange(most) >= pieces_B[:, None]
+    return np.maximum(np.minimum(end_BP, items_B[:, None]) - begin_BP, 0)
 
 
 def corrupted(
@@ -387,8 +361,3 @@ def corrupted(
     target_BT = twice(sentinel_BT, tokens_BT, end_B1)
     counts_BT = twice(begins_BT, hidden_BT & scored_BT, some_B1)
     return source, Ragged.of(target_BT, written), counts_BT[written]
-
-
-def _preceded(rows: Ragged, first_B: np.ndarray) -> Ragged:
-    starts_B = np.cumsum(rows.lengths) - rows.lengths
-    return Ragged(np.insert(rows.ids, starts_B, first_B), rows.lengths + 1)

@@ -11,12 +11,15 @@ from tfm.data.reader import Prompt, Reader
 from tfm.metric import Metric
 from tfm.objectives.base import (
     Batch,
+    Losses,
     Objective,
+    Rng,
     Sums,
     cross_entropy,
     softmax,
     tagged,
     text_given,
+    without_positions,
 )
 from tfm.objectives.scores import ENTITY_SCORES, entity_matches, entity_scores, is_bio
 from tfm.ops.fast import argmax_last
@@ -48,12 +51,10 @@ class Tag(Objective):
     def sizes(self, dataset: Dataset) -> dict[str, int]:
         return {"vocab": dataset.vocab, "classes": dataset.tags or dataset.vocab}
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         return tagged(examples, dataset)
 
-    def loss(
-        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
-    ) -> dict[str, Array]:
+    def loss(self, logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
         return {
             **cross_entropy(logits, batch, label_smoothing),
             "predicted_BT": argmax_last(logits),
@@ -61,7 +62,7 @@ class Tag(Objective):
         }
 
     def per_example(self, sums: Sums, dataset: Dataset) -> Sums:
-        kept = {name: x for name, x in sums.items() if not name.endswith("_BT")}
+        kept = without_positions(sums)
         if not is_bio(dataset.label_names):
             return kept
         names, tags_BT = dataset.label_names or (), sums["tags_BT"].astype(np.int64)
@@ -79,15 +80,7 @@ class Tag(Objective):
         names = ("entities", "entities_found", "entities_right")
         return metrics | entity_scores(*(float(np.sum(sums[name])) for name in names))
 
-    def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
-    ) -> Prompt:
+    def prompt(self, reader: Reader, text: str | None, **options: Any) -> Prompt:
         ids, places = reader.words(text_given(text).split())
         return Prompt(ids, places=places)
 

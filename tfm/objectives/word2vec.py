@@ -12,7 +12,16 @@ from tfm.config.names import UserError, pick
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.reader import Prompt, Reader
 from tfm.models.spec import KINDS
-from tfm.objectives.base import Batch, Objective, cross_entropy, int32
+from tfm.objectives.base import (
+    Batch,
+    Losses,
+    Objective,
+    Rng,
+    Targets,
+    cross_entropy,
+    int32,
+    text_rows,
+)
 from tfm.ops.fast import softplus
 from tfm.ops.masks import near
 
@@ -61,25 +70,20 @@ class Word2Vec(Objective):
     def smooths(self) -> bool:  # type: ignore[override]
         return self.negatives is None
 
-    @property
-    def chooses(self) -> bool:  # type: ignore[override]
-        return self.negatives is None
+    chooses = smooths
 
-    def prepare(self, examples: Examples, dataset: Dataset, rng: np.random.Generator) -> Batch:
-        tokens, scored = examples.tokens, examples.scored
+    def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         if self.subsample is not None:
+            tokens, scored = examples.tokens, examples.scored
             kept = rng.random(len(tokens.ids)) < kept_share(dataset, self.subsample)[tokens.ids]
-            scored = None if scored is None else scored[kept]
             row = np.repeat(np.arange(len(tokens)), tokens.lengths)
             tokens = Ragged(tokens.ids[kept], np.bincount(row[kept], minlength=len(tokens)))
-        words_BT, valid_BT = (
-            int32(tokens.padded(dataset.max_length)),
-            tokens.valid(dataset.max_length),
-        )
-        scored_BT = valid_BT if scored is None else tokens.padded(dataset.max_length, scored)
+            scored = None if scored is None else scored[kept]
+            examples = dataclasses.replace(examples, tokens=tokens, scored=scored)
+        rows = text_rows(examples, dataset)
         if self.negatives is None:
-            return self._one(words_BT, tokens.lengths, scored_BT, rng)
-        return self._every(words_BT, valid_BT, scored_BT, dataset, rng)
+            return self._one(rows, examples.tokens.lengths, rng)
+        return self._every(rows, dataset, rng)
 
     def prompt(self, reader: Reader, text: str | None, **_: Any) -> Prompt:
         raise UserError(
@@ -87,16 +91,10 @@ class Word2Vec(Objective):
             "tfm neighbors compares vectors"
         )
 
-    def _every(
-        self,
-        words_BT: np.ndarray,
-        valid_BT: np.ndarray,
-        scored_BT: np.ndarray,
-        dataset: Dataset,
-        rng: np.random.Generator,
-    ) -> Batch:
+    def _every(self, rows: Targets, dataset: Dataset, rng: Rng) -> Batch:
         """Returns a batch in which every word is the centre. Labels are window sizes; weights are
         the numbers of pairs, or 1 for the whole context."""
+        words_BT, valid_BT, scored_BT = rows
         count, length = words_BT.shape
         reach_BT = rng.integers(1, self.window + 1, (count, length), np.int32)
         reach_BT *= scored_BT
@@ -119,14 +117,9 @@ class Word2Vec(Objective):
         }
         return Batch(inputs, reach_BT, weights_BT.astype(np.float32))
 
-    def _one(
-        self,
-        words_BT: np.ndarray,
-        length_B: np.ndarray,
-        scored_BT: np.ndarray,
-        rng: np.random.Generator,
-    ) -> Batch:
+    def _one(self, rows: Targets, length_B: np.ndarray, rng: Rng) -> Batch:
         """Returns a batch with one centre word for each example."""
+        words_BT, _, scored_BT = rows
         count, longest = words_BT.shape
         middle_B1 = rng.integers(0, np.maximum(length_B, 1))[:, None]
         offset_C = np.concatenate([np.arange(-self.window, 0), np.arange(1, self.window + 1)])
@@ -144,9 +137,7 @@ class Word2Vec(Objective):
         weights_B = np.take_along_axis(scored_BT, wanted_B1, 1)[:, 0] & valid_BC.any(1)
         return Batch(inputs, labels_B, weights_B.astype(np.float32))
 
-    def loss(
-        self, logits: Array, batch: Batch, label_smoothing: Array | None = None
-    ) -> dict[str, Array]:
+    def loss(self, logits: Array, batch: Batch, label_smoothing: Array | None = None) -> Losses:
         if self.negatives is None:
             return cross_entropy(logits, batch, label_smoothing)
         return self._sampled(logits, batch)

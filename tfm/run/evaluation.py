@@ -15,7 +15,8 @@ from tfm.evaluate.evaluator import EvalContext, Evaluator
 from tfm.evaluate.loss import Loss
 from tfm.evaluate.word_vectors import WordVectors
 from tfm.objectives.base import Objective, eval_step
-from tfm.objectives.table import OBJECTIVES, check_same_ids, open_sizes
+from tfm.objectives.batches import check_same_ids, open_sizes
+from tfm.objectives.table import OBJECTIVES
 from tfm.run.folder import Folder
 from tfm.run.load import LoadedRun, load
 from tfm.run.spec import DataSpec

@@ -17,7 +17,7 @@ from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Writer
 from tfm.models.spec import ModelSpec
 from tfm.objectives.base import Objective
-from tfm.objectives.table import OBJECTIVES
+from tfm.objectives.table import OBJECTIVES, objectives
 
 FILTERS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
@@ -26,8 +26,7 @@ def able(loaded: Any, ability: str) -> Objective | None:
     """Returns the objective of a run if it has an ability, such as `writes`, or one that reads
     another output of its model."""
     outputs = getattr(loaded.spec, "outputs", None)
-    known = (one if isinstance(one, Objective) else one() for one in OBJECTIVES.values())
-    for objective in (loaded.objective, *known):
+    for objective in (loaded.objective, *objectives().values()):
         reads = objective is loaded.objective if outputs is None else objective.output in outputs
         if getattr(objective, ability) and reads:
             return objective

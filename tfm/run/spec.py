@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-from typing import Any
 
 import jax
 from flax import linen as nn
@@ -20,8 +19,8 @@ from tfm.evaluate.table import EVALUATORS
 from tfm.models.common import check_packable
 from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec, model_spec
 from tfm.objectives.base import Objective
-from tfm.objectives.batches import eval_batches
-from tfm.objectives.table import OBJECTIVES, accepting, check_same_ids, open_sizes
+from tfm.objectives.batches import check_same_ids, eval_batches, open_sizes
+from tfm.objectives.table import OBJECTIVES, accepting, objectives
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.folder import Folder
 
@@ -128,7 +127,7 @@ class RunSpec(Spec):
     def check(self) -> None:
         families, family = self.objective.entry.families, self.model.like or self.model.family
         if family not in families:
-            fits = [name for name, entry in OBJECTIVES.items() if family in _families(entry)]
+            fits = [name for name, entry in objectives().items() if family in entry.families]
             raise SpecError(
                 "objective",
                 f"{{key}}={self.objective!r} is for {', '.join(families)}; model.family="
@@ -189,11 +188,6 @@ class RunSpec(Spec):
             except UserError as e:
                 reason = str(e)
         raise SpecError("data.pack", f"{{key}}={self.data.pack}: {reason}")
-
-
-def _families(entry: Any) -> tuple[str, ...]:
-    """Returns the families of an objective, or of one that a function makes."""
-    return (entry if hasattr(entry, "families") else entry()).families
 
 
 def read(tree: Tree) -> RunSpec:
