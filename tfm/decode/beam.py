@@ -13,7 +13,7 @@ from flax import struct
 from jax import Array, lax
 from jax import numpy as jnp
 
-from tfm.decode.prompts import Prompts, prefill, programs
+from tfm.decode.prompts import Prompts, prefill
 from tfm.decode.sample import penalised
 from tfm.layers.cache import BY_POSITION
 
@@ -59,8 +59,63 @@ class Beams(struct.PyTreeNode):
     seen_BKV: Array | None
 
     @property
-    def over(self) -> bool:
-        return bool(self.stop)
+    def last_N(self) -> Array:
+        """The last token of each beam, which is not yet in the cache."""
+        tokens_BKN = self.running.tokens_BKN
+        return lax.dynamic_index_in_dim(tokens_BKN, self.step - 1, 2, keepdims=False).reshape(-1)
+
+    def wrote(self, logits_NV: Array, end_E: Array, numbers: Numbers, stopping: str) -> "Beams":
+        """Returns the state after one more token."""
+        step = self.step
+        batch, beams, new = self.running.tokens_BKN.shape
+        logprob_BKV = jax.nn.log_softmax(logits_NV.astype(jnp.float32)).reshape(batch, beams, -1)
+        logprob_BKV = penalised(logprob_BKV, self.seen_BKV, numbers.repetition_penalty)
+        vocab = logprob_BKV.shape[-1]
+        total_BKV = self.running.score_BK[..., None] + logprob_BKV
+        count = min(max(2, 1 + len(end_E)) * beams, beams * vocab)
+        score_BC, place_BC = lax.top_k(total_BKV.reshape(batch, -1), count)
+        logprob_BC = jnp.take_along_axis(logprob_BKV.reshape(batch, -1), place_BC, 1)
+        candidates = Candidates(place_BC // vocab, place_BC % vocab, logprob_BC, score_BC)
+        ends_BC = jnp.any(candidates.token_BC[..., None] == end_E.reshape(1, 1, -1), -1)
+        ends_BC |= step + 1 == new
+
+        # Candidates that keep running.
+        score_BK, place_BK = lax.top_k(jnp.where(ends_BC, score_BC + LOW, score_BC), beams)
+        going = candidates.take(place_BK)._replace(score_BC=score_BK)
+        seen_BKV = self.seen_BKV
+        if seen_BKV is not None:
+            seen_BKV = _take(seen_BKV, going.from_BC)
+            seen_BKV |= going.token_BC[..., None] == jnp.arange(vocab).reshape(1, 1, -1)
+
+        # Candidates that end: in most steps, none.
+        ended_BK = ends_BC[:, :beams]
+        finished = lax.cond(
+            jnp.any(ended_BK),
+            lambda: _finished(
+                self, Candidates(*(x[:, :beams] for x in candidates)), ended_BK, numbers, stopping
+            ),
+            lambda: self.finished,
+        )
+
+        # Can a row still gain?
+        hoped = new if stopping == "never" else step + 1
+        hoped = jnp.where(numbers.length_penalty > 0, hoped, step + 1).astype(jnp.float32)
+        hope_B = score_BK[:, 0] / jnp.power(hoped, numbers.length_penalty)
+        worst_B1 = jnp.min(finished.best.score_BK, 1, keepdims=True)
+        worst_BK = jnp.where(finished.real_BK, worst_B1, LOW)
+        open_B = self.open_B & jnp.any(hope_B[:, None] > worst_BK, 1)
+        done_B = ~open_B
+        if stopping == "full":
+            done_B |= jnp.all(finished.real_BK, 1)
+        return Beams(
+            cache=_moved(self, going.from_BC),
+            running=going.after(self.running, step),
+            finished=finished,
+            open_B=open_B,
+            stop=jnp.all(done_B) | jnp.all(ends_BC),
+            step=step + 1,
+            seen_BKV=seen_BKV,
+        )
 
     def differ(self, count_N: Array) -> tuple[Array, Array]:
         """Returns the first and the last position at which tokens in the cache differ between the
@@ -140,60 +195,6 @@ class Candidates(NamedTuple):
         )
 
 
-def _grown(state: Beams, logits_NV: Array, end_E: Array, numbers: Numbers, stopping: str) -> Beams:
-    """Returns the state after one more token."""
-    step = state.step
-    batch, beams, new = state.running.tokens_BKN.shape
-    logprob_BKV = jax.nn.log_softmax(logits_NV.astype(jnp.float32)).reshape(batch, beams, -1)
-    logprob_BKV = penalised(logprob_BKV, state.seen_BKV, numbers.repetition_penalty)
-    vocab = logprob_BKV.shape[-1]
-    total_BKV = state.running.score_BK[..., None] + logprob_BKV
-    count = min(max(2, 1 + len(end_E)) * beams, beams * vocab)
-    score_BC, place_BC = lax.top_k(total_BKV.reshape(batch, -1), count)
-    logprob_BC = jnp.take_along_axis(logprob_BKV.reshape(batch, -1), place_BC, 1)
-    candidates = Candidates(place_BC // vocab, place_BC % vocab, logprob_BC, score_BC)
-    ends_BC = jnp.any(candidates.token_BC[..., None] == end_E.reshape(1, 1, -1), -1)
-    ends_BC |= step + 1 == new
-
-    # Candidates that keep running.
-    score_BK, place_BK = lax.top_k(jnp.where(ends_BC, score_BC + LOW, score_BC), beams)
-    going = candidates.take(place_BK)._replace(score_BC=score_BK)
-    seen_BKV = state.seen_BKV
-    if seen_BKV is not None:
-        seen_BKV = _take(seen_BKV, going.from_BC)
-        seen_BKV |= going.token_BC[..., None] == jnp.arange(vocab).reshape(1, 1, -1)
-
-    # Candidates that end: in most steps, none.
-    ended_BK = ends_BC[:, :beams]
-    finished = lax.cond(
-        jnp.any(ended_BK),
-        lambda: _finished(
-            state, Candidates(*(x[:, :beams] for x in candidates)), ended_BK, numbers, stopping
-        ),
-        lambda: state.finished,
-    )
-
-    # Can a row still gain?
-    hoped = new if stopping == "never" else step + 1
-    hoped = jnp.where(numbers.length_penalty > 0, hoped, step + 1).astype(jnp.float32)
-    hope_B = score_BK[:, 0] / jnp.power(hoped, numbers.length_penalty)
-    worst_B1 = jnp.min(finished.best.score_BK, 1, keepdims=True)
-    worst_BK = jnp.where(finished.real_BK, worst_B1, LOW)
-    open_B = state.open_B & jnp.any(hope_B[:, None] > worst_BK, 1)
-    done_B = ~open_B
-    if stopping == "full":
-        done_B |= jnp.all(finished.real_BK, 1)
-    return Beams(
-        cache=_moved(state, going.from_BC),
-        running=going.after(state.running, step),
-        finished=finished,
-        open_B=open_B,
-        stop=jnp.all(done_B) | jnp.all(ends_BC),
-        step=step + 1,
-        seen_BKV=seen_BKV,
-    )
-
-
 def _finished(
     state: Beams, first: Candidates, ended_BK: Array, numbers: Numbers, stopping: str
 ) -> Finished:
@@ -209,12 +210,12 @@ def _finished(
         jnp.full_like(before.length_BK, length),
         ended_BK,
     )
-    both = jax.tree.map(lambda one, other: jnp.concatenate([one, other], 1), before, new)
+    both = jax.tree.map(lambda x, y: jnp.concatenate([x, y], 1), before, new)
     _, place_BK = lax.top_k(both.best.score_BK, ended_BK.shape[1])
     return jax.tree.map(lambda x: _take(x, place_BK), both)
 
 
-def _begin(
+def begin(
     module: Any,
     variables: Any,
     prompts: Prompts,
@@ -224,10 +225,10 @@ def _begin(
     length: int,
     new: int,
     beams: int,
-    stopping: str,
+    **options: Any,
 ) -> Beams:
     """Reads the prompts and scores the first token. At most `new` tokens will be written; the cache
-    has room for `length`, the prompt included."""
+    has room for `length`, the prompt included. `options` are those of `Beams.wrote`."""
     logits_BV, cache = prefill(module, variables, prompts, length)
     batch, vocab = logits_BV.shape
 
@@ -236,11 +237,8 @@ def _begin(
 
     shape = batch, beams, new
     first_BK = jnp.where(jnp.arange(beams) == 0, 0.0, LOW)[None]  # all beams are still the same
-    empty = Sequences(
-        jnp.zeros(shape, jnp.int32),
-        jnp.zeros(shape, jnp.float32),
-        jnp.repeat(first_BK, batch, 0),
-    )
+    score_BK = jnp.repeat(first_BK, batch, 0)
+    empty = Sequences(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32), score_BK)
     seen_BKV = None
     if numbers.repetition_penalty is not None:
         seen_BKV = repeated(prompts.seen(vocab)).reshape(batch, beams, vocab)
@@ -257,31 +255,4 @@ def _begin(
         jnp.int32(0),
         seen_BKV,
     )
-    return _grown(state, repeated(logits_BV), end_E, numbers, stopping)
-
-
-def _advance(
-    module: Any,
-    variables: Any,
-    state: Beams,
-    end_E: Array,
-    numbers: Numbers,
-    *,
-    until: Array,
-    stopping: str,
-) -> Beams:
-    """Searches until there are `until` tokens, or every row is closed."""
-
-    def step(state: Beams) -> Beams:
-        tokens_BKN = state.running.tokens_BKN
-        token_BK = lax.dynamic_index_in_dim(tokens_BKN, state.step - 1, 2, keepdims=False)
-        logits_N1V, cache = module.apply(
-            variables, token_BK.reshape(-1, 1), state.cache, method="decode"
-        )
-        return _grown(state.replace(cache=cache), logits_N1V[:, 0], end_E, numbers, stopping)
-
-    return lax.while_loop(lambda state: (state.step < until) & ~state.stop, step, state)
-
-
-begin = programs(_begin, static_argnames=("module", "length", "new", "beams", "stopping"))
-advance = programs(_advance, static_argnames=("module", "stopping"), donate_argnames=("state",))
+    return state.wrote(repeated(logits_BV), end_E, numbers, **options)

@@ -3,12 +3,11 @@
 from typing import Any
 
 import jax
-import numpy as np
 from flax import struct
 from jax import Array, lax
 from jax import numpy as jnp
 
-from tfm.decode.prompts import Prompts, prefill, programs
+from tfm.decode.prompts import Prompts, prefill
 from tfm.decode.sample import Filters, choose, penalised
 
 
@@ -26,44 +25,47 @@ class State(struct.PyTreeNode):
     seen_BV: Array | None
 
     @property
-    def over(self) -> bool:
+    def stop(self) -> Array:
         """True if every row has ended."""
-        return bool(np.all(self.done_B))
+        return jnp.all(self.done_B)
+
+    @property
+    def last_N(self) -> Array:
+        return self.token_B
+
+    def wrote(
+        self, logits_BV: Array, end_E: Array, filters: Filters, top_k: int | None = None
+    ) -> "State":
+        """Appends one token to each row."""
+        logits_BV = logits_BV.astype(jnp.float32)
+        shown_BV = penalised(logits_BV, self.seen_BV, filters.repetition_penalty)
+        key_B = self.key_B
+        if filters.temperature is not None:
+            key_B = jax.vmap(jax.random.fold_in, (0, None))(key_B, self.step)
+        token_B = choose(key_B, shown_BV, filters, top_k).astype(jnp.int32)
+        logprob_B = jnp.take_along_axis(logits_BV, token_B[:, None], 1)[:, 0]
+        logprob_B -= jax.nn.logsumexp(logits_BV, -1)
+        token_B = jnp.where(self.done_B, 0, token_B)
+        logprob_B = jnp.where(self.done_B, 0.0, logprob_B)
+
+        def put(x_BN: Array, x_B: Array) -> Array:
+            return lax.dynamic_update_slice(x_BN, x_B[:, None].astype(x_BN.dtype), (0, self.step))
+
+        seen_BV = self.seen_BV
+        if seen_BV is not None:
+            seen_BV |= token_B[:, None] == jnp.arange(seen_BV.shape[1])[None]
+        return self.replace(
+            token_B=token_B,
+            tokens_BN=put(self.tokens_BN, token_B),
+            logprobs_BN=put(self.logprobs_BN, logprob_B),
+            count_B=self.count_B + ~self.done_B,
+            done_B=self.done_B | jnp.any(token_B[:, None] == end_E[None], 1),
+            step=self.step + 1,
+            seen_BV=seen_BV,
+        )
 
 
-def _wrote(
-    state: State, logits_BV: Array, filters: Filters, top_k: int | None, end_E: Array
-) -> Any:
-    """Appends one token to each row."""
-    logits_BV = logits_BV.astype(jnp.float32)
-    shown_BV = penalised(logits_BV, state.seen_BV, filters.repetition_penalty)
-    key_B = state.key_B
-    if filters.temperature is not None:
-        key_B = jax.vmap(jax.random.fold_in, (0, None))(key_B, state.step)
-    token_B = choose(key_B, shown_BV, filters, top_k).astype(jnp.int32)
-    logprob_B = jnp.take_along_axis(logits_BV, token_B[:, None], 1)[:, 0]
-    logprob_B -= jax.nn.logsumexp(logits_BV, -1)
-    token_B = jnp.where(state.done_B, 0, token_B)
-    logprob_B = jnp.where(state.done_B, 0.0, logprob_B)
-
-    def put(x_BN: Array, x_B: Array) -> Array:
-        return lax.dynamic_update_slice(x_BN, x_B[:, None].astype(x_BN.dtype), (0, state.step))
-
-    seen_BV = state.seen_BV
-    if seen_BV is not None:
-        seen_BV |= token_B[:, None] == jnp.arange(seen_BV.shape[1])[None]
-    return state.replace(
-        token_B=token_B,
-        tokens_BN=put(state.tokens_BN, token_B),
-        logprobs_BN=put(state.logprobs_BN, logprob_B),
-        count_B=state.count_B + ~state.done_B,
-        done_B=state.done_B | jnp.any(token_B[:, None] == end_E[None], 1),
-        step=state.step + 1,
-        seen_BV=seen_BV,
-    )
-
-
-def _begin(
+def begin(
     module: Any,
     variables: Any,
     prompts: Prompts,
@@ -73,50 +75,22 @@ def _begin(
     *,
     length: int,
     new: int,
-    top_k: int | None = None,
+    **options: Any,
 ) -> State:
     """Reads the prompts and writes the first token. At most `new` tokens will be written; the cache
-    has room for `length`, the prompt included."""
+    has room for `length`, the prompt included. `options` are those of `State.wrote`."""
     logits_BV, cache = prefill(module, variables, prompts, length)
-    batch = logits_BV.shape[0]
+    batch, vocab = logits_BV.shape
     zeros_B = jnp.zeros(batch, jnp.int32)
-    seen_BV = None
-    if filters.repetition_penalty is not None:
-        seen_BV = prompts.seen(logits_BV.shape[-1])
     state = State(
-        cache,
-        zeros_B,
-        jnp.zeros((batch, new), jnp.int32),
-        jnp.zeros((batch, new), jnp.float32),
-        zeros_B,
-        ~prompts.wanted_B,
-        jnp.int32(0),
-        key_B,
-        seen_BV,
+        cache=cache,
+        token_B=zeros_B,
+        tokens_BN=jnp.zeros((batch, new), jnp.int32),
+        logprobs_BN=jnp.zeros((batch, new), jnp.float32),
+        count_B=zeros_B,
+        done_B=~prompts.wanted_B,
+        step=jnp.int32(0),
+        key_B=key_B,
+        seen_BV=None if filters.repetition_penalty is None else prompts.seen(vocab),
     )
-    return _wrote(state, logits_BV, filters, top_k, end_E)
-
-
-def _advance(
-    module: Any,
-    variables: Any,
-    state: State,
-    end_E: Array,
-    filters: Filters,
-    *,
-    until: Array,
-    top_k: int | None = None,
-) -> State:
-    """Writes until there are `until` tokens, or every row has ended."""
-
-    def step(state: State) -> State:
-        logits_B1V, cache = module.apply(
-            variables, state.token_B[:, None], state.cache, method="decode"
-        )
-        return _wrote(state.replace(cache=cache), logits_B1V[:, 0], filters, top_k, end_E)
-
-    return lax.while_loop(lambda state: (state.step < until) & ~jnp.all(state.done_B), step, state)
-
-
-begin = programs(_begin, static_argnames=("module", "length", "new", "top_k"))
-advance = programs(_advance, static_argnames=("module", "top_k"), donate_argnames=("state",))
+    return state.wrote(logits_BV, end_E, filters, **options)

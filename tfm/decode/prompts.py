@@ -8,13 +8,13 @@ before.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from flax import linen as nn
 from flax import struct
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
@@ -100,12 +100,14 @@ class WithoutCache(nn.Module):
         tokens_BL = cache.tokens_BL.at[rows_B1, place_BT].set(tokens_BT, mode="drop")
         count_B = cache.count_B + jnp.sum(valid_BT, 1)
         prefix_B = cache.prefix_B if prefix_B is None else prefix_B
-        target = self.model.spec.has_source
-        names = ("decoder_input_BT", "decoder_valid_BT") if target else ("tokens_BT", "valid_BT")
         valid_BL = jnp.arange(length)[None] < count_B[:, None]
-        inputs = dict(zip(names, (tokens_BL, valid_BL), strict=True))
-        more = {} if prefix_B is None else {"prefix_B": prefix_B}
-        logits_BLV = self.model(**inputs, **cache.source, **more)
+        if self.model.spec.has_source:
+            inputs = {"decoder_input_BT": tokens_BL, "decoder_valid_BT": valid_BL}
+        else:
+            inputs = {"tokens_BT": tokens_BL, "valid_BT": valid_BL}
+        if prefix_B is not None:
+            inputs["prefix_B"] = prefix_B
+        logits_BLV = self.model(**inputs, **cache.source)
         if last:
             logits_BTV = last_of(logits_BLV, valid_BL)
         else:
@@ -147,17 +149,38 @@ def enlarged(module: Any, variables: Any, prompts: Prompts, cache: Any, *, lengt
     return cache.replace(layers=layers, length=length, rolling=then.rolling)
 
 
-class Programs(NamedTuple):
-    """A function, compiled for all cores of a CPU and for one of them. A loop over small operations
-    is faster on one core; then the others write other rows."""
+def advance(
+    module: Any,
+    variables: Any,
+    state: Any,
+    end_E: Array,
+    numbers: Any,
+    *,
+    until: Any,
+    **options: Any,
+) -> Any:
+    """Writes until there are `until` tokens, or every row has ended. `state` is a `loop.State` or
+    `beam.Beams`; `options` are those of its `wrote`."""
 
-    all_cores: Any
-    one_core: Any
+    def step(state: Any) -> Any:
+        logits_N1V, cache = module.apply(
+            variables, state.last_N[:, None], state.cache, method="decode"
+        )
+        return state.replace(cache=cache).wrote(logits_N1V[:, 0], end_E, numbers, **options)
+
+    return lax.while_loop(lambda state: (state.step < until) & ~state.stop, step, state)
 
 
-def programs(fn: Callable[..., Any], **options: Any) -> Programs:
-    one_core = {"xla_cpu_multi_thread_eigen": False}
-    return Programs(jax.jit(fn, **options), jax.jit(fn, compiler_options=one_core, **options))
+@functools.cache
+def compiled(fn: Callable[..., Any], one_core: bool) -> Any:
+    """Compiles `begin` or `advance` for all cores, or for one: a batch of small operations is
+    faster on one core; then the others write other rows."""
+    return jax.jit(
+        fn,
+        static_argnames=("module", "length", "new", "beams", "stopping", "top_k"),
+        donate_argnames=("state",),
+        compiler_options={"xla_cpu_multi_thread_eigen": False} if one_core else None,
+    )
 
 
 def writing_model(spec: ModelSpec, variables: Any) -> tuple[Any, Any]:
@@ -185,6 +208,15 @@ def writing_model(spec: ModelSpec, variables: Any) -> tuple[Any, Any]:
 def longest(spec: ModelSpec) -> int | None:
     """Returns how many tokens a model can read on each side; None: any number."""
     return spec.max_length
+
+
+def check_length(name: str, ids: Sequence[int], most: int | None) -> None:
+    """Raises if there are more ids than a model can read."""
+    if most is not None and len(ids) > most:
+        raise UserError(
+            f"the {name} has {len(ids)} tokens, and the model was made for {most} "
+            "(model.max_length); nothing is cut off: shorten it"
+        )
 
 
 def bucket(length: int, most: int | None = None) -> int:

@@ -1,9 +1,8 @@
 """One interface to every model that writes: prompts in, continuations out."""
 
 import dataclasses
-import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -16,11 +15,13 @@ from tfm.config.spec import to_spec
 from tfm.data.reader import Prompt
 from tfm.decode import beam, loop
 from tfm.decode.prompts import (
-    Programs,
     Prompts,
     WithoutCache,
+    advance,
     bucket,
     cache_lengths,
+    check_length,
+    compiled,
     enlarged,
     longest,
     padded,
@@ -133,11 +134,7 @@ class Writer:
                 continue
             if not len(ids):
                 raise UserError(f"the {name} is empty")
-            if most is not None and len(ids) > most:
-                raise UserError(
-                    f"the {name} has {len(ids)} tokens, and the model was made for {most} "
-                    f"(model.max_length); nothing is cut off: shorten it"
-                )
+            check_length(name, ids, most)
         return None if most is None else most - len(prompt.tokens) + 1
 
     def _batches(self, requests: Sequence[Request], size: int) -> Iterator[list[Request]]:
@@ -236,15 +233,12 @@ class _Batch:
         names_B2[: len(self.requests)] = [(one.number, one.copy) for one in self.requests]
         key_B = _keys(jax.random.key(settings.seed), names_B2)
         points = [*range(1, new, chunk), new]
-        for state in self._states(
-            *(loop.begin, loop.advance, points, (Filters.of(settings), key_B)), top_k=settings.top_k
-        ):
-            count_B, tokens_BN, logprobs_BN = jax.device_get(
-                (state.count_B, state.tokens_BN, state.logprobs_BN)
-            )
+        numbers = Filters.of(settings), key_B
+        for state in self._states(loop.begin, points, numbers, top_k=settings.top_k):
+            rows = jax.device_get((state.tokens_BN, state.logprobs_BN, state.count_B))
             yield [
-                self.writer.continuation(tokens_BN[row], logprobs_BN[row], count_B[row])
-                for row in range(len(self.requests))
+                self.writer.continuation(*row)
+                for _, *row in zip(self.requests, *rows, strict=False)
             ]
 
     def searched(self) -> list[list[Continuation]]:
@@ -253,9 +247,11 @@ class _Batch:
         numbers = beam.Numbers(
             jnp.float32(settings.length_penalty), Filters.of(settings).repetition_penalty
         )
-        begin = Programs(*(functools.partial(fn, beams=settings.beams) for fn in beam.begin))
         *_, state = self._states(
-            *(begin, beam.advance, [settings.max_new], (numbers,)),
+            beam.begin,
+            [settings.max_new],
+            (numbers,),
+            {"beams": settings.beams},
             stopping=str(settings.stopping),
         )
         finished = jax.device_get(state.finished)
@@ -276,23 +272,23 @@ class _Batch:
 
     def _states(
         self,
-        begin: Programs,
-        advance: Programs,
+        begin: Callable[..., Any],
         points: Sequence[int],
         numbers: tuple[Any, ...],
+        sizes: Mapping[str, int] | None = None,
         **options: Any,
     ) -> Iterator[Any]:
         """Yields the state when the number of tokens reaches each of `points`, until every row has
-        ended. A full cache is replaced by a larger one."""
+        ended. A full cache is replaced by a larger one. `sizes` are for `begin` alone."""
         writer, new, prompts = self.writer, points[-1], [one.prompt for one in self.requests]
         arrays, lengths = writer.prompts(prompts, self.size, new, self.even)
         model, ends = (writer.module, writer.variables), jnp.asarray(writer.ends, jnp.int32)
-        name = "one_core" if self.one_core else "all_cores"
-        read, write = getattr(begin, name), getattr(advance, name)
-        state = read(*model, arrays, ends, *numbers, length=lengths[0], new=new, **options)
+        read, write = compiled(begin, self.one_core), compiled(advance, self.one_core)
+        sizes = {"length": lengths[0], "new": new, **(sizes or {})}
+        state = read(*model, arrays, ends, *numbers, **sizes, **options)
         prompt, written = max(len(prompt.tokens) for prompt in prompts), 1
         for until in points:
-            while written < until and not state.over:
+            while written < until and not state.stop:
                 if prompt + written - 1 == lengths[0]:  # all that are read have their places
                     lengths = lengths[1:]
                     cache = enlarged(*model, arrays, state.cache, length=lengths[0])
@@ -300,7 +296,7 @@ class _Batch:
                 written = min(until, lengths[0] - prompt + 1)
                 state = write(*model, state, ends, numbers[0], until=jnp.int32(written), **options)
             yield state
-            if state.over:
+            if state.stop:
                 return
 
 

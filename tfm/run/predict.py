@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.reader import MASK, MASKS, Prompt
-from tfm.decode.prompts import bucket, longest, padded, pads
+from tfm.decode.prompts import bucket, check_length, longest, padded, pads
 from tfm.decode.sample import Filters, penalised, probabilities
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Writer
@@ -54,11 +54,7 @@ def check_prompt(spec: ModelSpec, prompt: Prompt) -> None:
     for side, ids, ends in (("text", prompt.tokens, vocab), ("source", prompt.source, spec.vocab)):
         if ids is None:
             continue
-        if most is not None and len(ids) > most:
-            raise UserError(
-                f"the {side} has {len(ids)} tokens, and the model was made for {most} "
-                "(model.max_length); nothing is cut off: shorten it"
-            )
+        check_length(side, ids, most)
         if ends is not None and max(ids) >= ends:
             raise UserError(
                 f"the {side} has the id {max(ids)}, and the model has {ends} ids: the tokenizer is "
