@@ -14,7 +14,7 @@ from tfm.config.names import UserError
 from tfm.data.reader import Prompt
 from tfm.decode import loop
 from tfm.decode import prompts as arrays
-from tfm.decode.prompts import bucket, compiled
+from tfm.decode.prompts import bucket
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Writer
 from tfm.layers.attention import AttentionSpec
@@ -233,7 +233,7 @@ def test_a_hundred_prompts_compile_as_many_programs_as_there_are_buckets():
     lengths = rng.integers(1, 80, 100)
     buckets = {bucket(int(n)) for n in lengths}
     assert buckets == {16, 32, 64, 128}
-    begin, advance = compiled(loop.begin, False), compiled(arrays.advance, False)
+    begin, advance = (arrays.compiled(fn, False) for fn in (loop.begin, arrays.advance))
     before = begin._cache_size(), advance._cache_size()
     asked = [Prompt(rng.integers(0, VOCAB, n).tolist()) for n in lengths]
     found = writer.write(asked, DecodeSpec(max_new=4), batch=8)
