@@ -21,7 +21,6 @@ from typing import Any
 from tfm.config.names import UserError
 
 FORMAT = 1  # of run folders; config.json has it, except for folders of format 0
-RENAMED = {"model.dropout.teacher": "scheduled_sampling"}  # settings of format 0
 DISK_ERRORS = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
 GLOB = "*?[]\\"  # Orbax reads these in a path as a pattern and then finds no files
 LOG = "metrics.jsonl"
@@ -106,6 +105,15 @@ def disk_errors(path: str) -> Iterator[None]:
         raise UserError(f"cannot write to {path}: {reason}; what was saved is kept") from e
 
 
+@contextlib.contextmanager
+def _os_errors(action: str) -> Iterator[None]:
+    """Raises UserError if the operating system refuses an action, such as `write FILE`."""
+    try:
+        yield
+    except OSError as e:
+        raise UserError(f"cannot {action}: {e.strerror}") from e
+
+
 def without_nonfinite(tree: Any) -> Any:
     """Replaces numbers that JSON does not have by None."""
     if isinstance(tree, Mapping):
@@ -139,13 +147,10 @@ def check_format(path: str | pathlib.Path, config: Mapping[str, Any]) -> None:
 def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
     """Renames settings of an older format."""
     new = json.loads(json.dumps(config))
-    for old, name in RENAMED.items():
-        *groups, old_name = old.split(".")
-        group = new
-        for key in groups:
-            group = group.get(key) if isinstance(group, dict) else None
-        if isinstance(group, dict) and old_name in group:
-            group[name] = group.pop(old_name)
+    model = new.get("model")
+    dropout = model.get("dropout") if isinstance(model, dict) else None
+    if isinstance(dropout, dict) and "teacher" in dropout:
+        dropout["scheduled_sampling"] = dropout.pop("teacher")
     return new
 
 
@@ -170,10 +175,8 @@ class Folder:
 
     def make(self) -> "Folder":
         """Creates the folder unless it exists."""
-        try:
+        with _os_errors(f"make the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise UserError(f"cannot make the folder {self.path}: {e.strerror}") from e
         return self
 
     @contextlib.contextmanager
@@ -189,7 +192,9 @@ class Folder:
         created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.make()
         until = time.monotonic() + max(patience, 0.5)
-        with self._open_lock() as file:
+        with _os_errors(f"write {self.path / 'lock'}"):
+            file = open(self.path / "lock", "w")  # noqa: SIM115
+        with file:
             self._lock = file
             try:
                 while not self._take():
@@ -200,24 +205,14 @@ class Folder:
                     yield
                 except Exception:
                     self.check_lock()  # the cause may be that the folder is gone
-                    self._remove_empty(created)
+                    if created and os.listdir(self.path) == ["lock"]:
+                        (self.path / "lock").unlink()
+                        with contextlib.suppress(OSError):  # others may have written there
+                            for path in created:
+                                path.rmdir()
                     raise
             finally:
                 self._lock = None
-
-    def _open_lock(self) -> Any:
-        try:
-            return open(self.path / "lock", "w")
-        except OSError as e:
-            raise UserError(f"cannot write {self.path / 'lock'}: {e.strerror}") from e
-
-    def _remove_empty(self, created: list[pathlib.Path]) -> None:
-        """Removes the folders that were created for a run if nothing was written to them."""
-        if created and os.listdir(self.path) == ["lock"]:
-            (self.path / "lock").unlink()
-            with contextlib.suppress(OSError):  # others may have written there
-                for path in created:
-                    path.rmdir()
 
     def _take(self) -> bool:
         try:
@@ -243,10 +238,8 @@ class Folder:
         """Raises if the folder has files but not the one that marks it as ours."""
         if not self.path.is_dir() or (self.path / mark).exists():
             return
-        try:
+        with _os_errors(f"read {self.path}"):
             paths = sorted(self.path.iterdir())
-        except OSError as e:
-            raise UserError(f"cannot read {self.path}: {e.strerror}") from e
         for path in paths:
             ours = path.name in ("lock", "failure.json") or path.name.startswith(".")
             is_run = mark != "config.json" and path.is_dir()  # the folder of a sweep has runs
@@ -264,12 +257,13 @@ class Folder:
 
     def write_text(self, name: str, text: str) -> None:
         temporary = f".{name}.{os.getpid()}"
-        try:
-            self._write(temporary, text, "w")
-            os.replace(self.path / temporary, self.path / name)
-        except OSError as e:
-            (self.path / temporary).unlink(missing_ok=True)
-            raise UserError(f"cannot write {self.path / name}: {e.strerror}") from e
+        with _os_errors(f"write {self.path / name}"):
+            try:
+                self._write(temporary, text, "w")
+                os.replace(self.path / temporary, self.path / name)
+            except OSError:
+                (self.path / temporary).unlink(missing_ok=True)
+                raise
 
     def _write(self, name: str, text: str, mode: str) -> None:
         self.check_lock()
@@ -321,9 +315,8 @@ class Folder:
             raise self._damaged("profile.json", "is missing")
         if summary is None:
             return None
-        for name, tree in {"config.json": config, "profile.json": profile}.items():
-            if tree is None:
-                raise self._damaged(name, "is missing")
+        if config is None or profile is None:
+            raise self._damaged("config.json" if config is None else "profile.json", "is missing")
         if summary["id"] != known:
             raise self._damaged("summary.json", f"is of another run ({summary['id']})")
         if summary["status"] == "done" and summary["valid"] is None:
@@ -331,17 +324,15 @@ class Folder:
         if [line["step"] for line in self.read_log()][-1:] != [summary["steps"]]:
             raise self._damaged(LOG, f"does not end with step {summary['steps']}")
         whole = zlib.crc32((self.path / LOG).read_bytes())
-        if (profile or {}).get("log", whole) != whole:
+        if profile.get("log", whole) != whole:
             raise self._damaged(LOG, "is not as it was when the run ended")
         return summary
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Appends a line to the log."""
         text = json.dumps(without_nonfinite(line)) + "\n"
-        try:
+        with _os_errors(f"write {self.path / LOG}"):
             self._write(LOG, text, "a")
-        except OSError as e:
-            raise UserError(f"cannot write {self.path / LOG}: {e.strerror}") from e
         self.logged = zlib.crc32(text.encode(), self.logged)
 
     def read_log(self, split: str | None = None) -> list[dict[str, Any]]:
@@ -352,8 +343,9 @@ class Folder:
         lines, error = self._log_lines()
         if error:
             raise self._damaged(LOG, error)
-        plain = [line for line, _ in lines if split is None or "evaluator" not in line]
-        return [line for line in plain if split in (None, line["split"])]
+        if split is None:
+            return [line for line, _ in lines]
+        return [line for line, _ in lines if line["split"] == split and "evaluator" not in line]
 
     def logged_until(self, step: int) -> int:
         """Returns the checksum of the log up to a step."""
@@ -383,8 +375,7 @@ class Folder:
                 line = json.loads(text, parse_constant=_no_number)
                 _check_file(LOG, line)
             except (ValueError, RecursionError) as e:
-                last = number == len(texts)
-                return lines, "" if last else f"is damaged: line {number} {e}"
+                return lines, f"is damaged: line {number} {e}" if number < len(texts) else ""
             lines.append((line, text))
         return lines, ""
 

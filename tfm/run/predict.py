@@ -36,7 +36,7 @@ def able(loaded: Any, ability: str) -> Objective | None:
 def _needed(loaded: Any, ability: str) -> Objective:
     objective = able(loaded, ability)
     if objective is None:
-        names = [name for name, one in OBJECTIVES.items() if getattr(one, ability)]
+        names = [name for name, entry in OBJECTIVES.items() if getattr(entry, ability)]
         needed = f"{', '.join(names[:-1])}{' or ' if names[:-1] else ''}{names[-1]}"
         if getattr(loaded.objective, ability):
             raise UserError(f"{loaded.folder}: its model has no head for {needed}")
@@ -99,30 +99,27 @@ def outputs(loaded: Any, objective: Objective, prompts: Sequence[Prompt]) -> lis
     return logits
 
 
+def _answers(loaded: Any, objective: Objective, prompts: Sequence[Prompt]) -> list[Any]:
+    logits = outputs(loaded, objective, prompts)
+    pairs = zip(prompts, logits, strict=True)
+    return [objective.answer(loaded.reader, prompt, output) for prompt, output in pairs]
+
+
 def classify(loaded: Any, texts: Sequence[tuple[str, str | None]]) -> list[dict[str, Any]]:
     """Returns the class and all probabilities, or a number, for each text with its second."""
     objective, reader = _needed(loaded, "classifies"), loaded.reader
     prompts = [objective.prompt(reader, text, second=second) for text, second in texts]
+    answers = _answers(loaded, objective, prompts)
     return [
-        {
-            "text": text,
-            **({} if second is None else {"second": second}),
-            **objective.answer(reader, prompt, output),
-        }
-        for (text, second), prompt, output in zip(
-            texts, prompts, outputs(loaded, objective, prompts), strict=True
-        )
+        {"text": text, **({} if second is None else {"second": second}), **answer}
+        for (text, second), answer in zip(texts, answers, strict=True)
     ]
 
 
 def tag(loaded: Any, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Returns the tag of each word of each text, and its probability."""
     objective, reader = _needed(loaded, "tags"), loaded.reader
-    prompts = [objective.prompt(reader, text) for text in texts]
-    answers = [
-        objective.answer(reader, prompt, output)
-        for prompt, output in zip(prompts, outputs(loaded, objective, prompts), strict=True)
-    ]
+    answers = _answers(loaded, objective, [objective.prompt(reader, text) for text in texts])
     return [
         [
             {"word": word, "tag": name, "probability": p}
@@ -220,10 +217,8 @@ class TextWriter:
         """Yields what is new of the text while it is written, in whole characters."""
         prompt = self.prompt(text)
         writer = self.writer([prompt])
-        settings = writer.settings([prompt], options)
-        return whole_pieces(
-            self.text(prompt, one.tokens) for one in writer.stream(prompt, settings)
-        )
+        written = writer.stream(prompt, writer.settings([prompt], options))
+        return whole_pieces(self.text(prompt, sequence.tokens) for sequence in written)
 
     def distribution(
         self, text: str | None, options: Mapping[str, Any], temperatures: Sequence[float], top: int
@@ -253,8 +248,7 @@ def next_probabilities(
 def whole_pieces(texts: Iterator[str]) -> Iterator[str]:
     """Yields what is new in each of several texts, each of which continues the one before. Waits
     for all bytes of a character."""
-    shown = ""
-    text = ""
+    shown = text = ""
     for text in texts:
         ready = text.rstrip("\ufffd")
         if ready.startswith(shown) and len(ready) > len(shown):
