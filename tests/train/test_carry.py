@@ -18,7 +18,7 @@ from tfm.evaluate.loss import measure
 from tfm.objectives.batches import train_batch
 from tfm.run import spec
 from tfm.run.evaluation import evaluate
-from tfm.run.plan import plan_of
+from tfm.run.spec import plan_of
 from tfm.train import loop
 from tfm.train.step import run_numbers, run_steps
 

@@ -11,7 +11,7 @@ from tests.helpers.tiers import first_tier
 from tfm.config.names import UserError
 from tfm.objectives.batches import each_shape, read_of, train_batch
 from tfm.run import spec
-from tfm.run.plan import plan_of
+from tfm.run.spec import plan_of
 from tfm.train import loop
 from tfm.train import step as steps
 

@@ -32,8 +32,7 @@ from tfm.config.spec import Named, Spec, SpecError, choice, field
 from tfm.data.files import find
 from tfm.data.plan.order import Prefetch
 from tfm.objectives.batches import train_batch
-from tfm.run.plan import plan_of
-from tfm.run.spec import open_data, read
+from tfm.run.spec import open_data, plan_of, read
 from tfm.runtime import keep_memory
 from tfm.train.step import run_numbers, run_steps
 

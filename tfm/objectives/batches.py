@@ -64,12 +64,8 @@ class Read(NamedTuple):
     padding: int
 
 
-def tokens_in(batch: Batch) -> int:
-    """Counts the tokens that a model reads of a batch, padding included."""
-    return read_of(batch).tokens
-
-
 def read_of(batch: Batch) -> Read:
+    """Counts the tokens that a model reads of a batch."""
     tokens = padding = 0
     valid = {name[-1]: x for name, x in batch.inputs.items() if "valid_B" in name}
     for name, x in batch.inputs.items():

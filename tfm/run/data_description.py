@@ -10,8 +10,7 @@ from tfm.data.dataset import Dataset, Source
 from tfm.data.datasets import open_dataset, open_splits
 from tfm.data.reader import Reader, of_data
 from tfm.objectives.batches import BESIDE, each_shape, eval_batches, read_of, train_batch
-from tfm.run.plan import plan_of
-from tfm.run.spec import RunSpec
+from tfm.run.spec import RunSpec, plan_of
 
 SAMPLE = 5000  # examples
 STEPS = 100  # batches whose padding is counted

@@ -90,7 +90,15 @@ def evaluate(
             f"{workdir}: data set {str(data.dataset)!r} was edited since the run began; "
             "--dataset=… evaluates on the edited data"
         )
-    _check_fits(loaded, entry, name, data, valid, {} if imported else saved, vocabulary)
+    reason = entry.refuses(valid)
+    if reason is not None:
+        raise UserError(f"data set {str(data.dataset)!r}: objective {name!r} {reason}")
+    open_sizes(loaded.spec, entry, valid)  # raises if the model is too small
+    if saved and not imported:
+        try:
+            check_same_ids(entry, saved["vocab"], vocabulary, valid)
+        except UserError as e:
+            raise UserError(f"data set {str(data.dataset)!r}: {e}") from e
     chunk = run.train.loss_chunk if objective is None else None
     step = jax.jit(functools.partial(eval_step, loaded.model, entry, chunk=chunk))
     context = context_of(loaded, entry, step, opened, data)
@@ -105,24 +113,3 @@ def evaluate(
             raise UserError(f"{key} {reason}")
         tree[key] = evaluator.evaluate(context, evaluator.limited(valid)).tree
     return tree, loaded.messages
-
-
-def _check_fits(
-    loaded: LoadedRun,
-    objective: Objective,
-    name: str,
-    data: DataSpec,
-    opened: Dataset,
-    saved: Mapping[str, Any],
-    vocabulary: str | None,
-) -> None:
-    """Raises if a model cannot be evaluated on this data."""
-    reason = objective.refuses(opened)
-    if reason is not None:
-        raise UserError(f"data set {str(data.dataset)!r}: objective {name!r} {reason}")
-    open_sizes(loaded.spec, objective, opened)
-    if saved:
-        try:
-            check_same_ids(objective, saved["vocab"], vocabulary, opened)
-        except UserError as e:
-            raise UserError(f"data set {str(data.dataset)!r}: {e}") from e

@@ -1,25 +1,41 @@
-"""What a run is: a model, its data, its objective, and how it is trained."""
+"""A run: a model, its data, its objective and how it is trained; the plan of its batches."""
 
 import dataclasses
 import os
 import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import jax
+import numpy as np
 from flax import linen as nn
 
-from tfm.config.files import load
+from tfm.config.files import load, user_entries
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset, open_splits
 from tfm.data.files import ON_BAD
+from tfm.data.plan.buckets import Buckets, into_buckets
+from tfm.data.plan.order import Epochs, Plan, Streams
+from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.data.tokenizers import TOKENIZERS
+from tfm.describe.flops import flops
 from tfm.evaluate.evaluator import Evaluation, check_evaluations, evaluation
 from tfm.evaluate.table import EVALUATORS
 from tfm.models.common import check_packable
 from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec, model_spec
-from tfm.objectives.base import Objective
-from tfm.objectives.batches import check_same_ids, eval_batches, open_sizes
+from tfm.objectives.base import Batch, Objective
+from tfm.objectives.batches import (
+    Share,
+    check_same_ids,
+    eval_batches,
+    open_sizes,
+    positions,
+    read_of,
+    shaped,
+)
 from tfm.objectives.table import OBJECTIVES, accepting, objectives
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.folder import Folder
@@ -277,3 +293,95 @@ def _check_shapes(module: nn.Module, objective: Objective, found: dict[str, Data
                 jax.eval_shape(lambda inputs: module.init(jax.random.key(0), **inputs), inputs)
             except UserError as e:
                 raise UserError(f"data set {name!r}: {e}") from e
+
+
+def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
+    """Returns the plan by which a run reads its training data."""
+    data = run.data
+    if run.train.carry:
+        return _streams(run, dataset)
+    if data.pack is None and data.buckets is None:
+        return Epochs(len(dataset), _size(run, dataset), run.seed)
+    key = "pack" if data.pack is not None else "buckets"
+    if not dataset.padded:
+        raise UserError(
+            f"data.{key}={getattr(data, key)}: all rows of data.dataset={str(data.dataset)!r} have "
+            "the same length, so there is no padding to save"
+        )
+    lengths_NS = dataset.row_lengths()
+    if data.pack is not None:
+        return _packed(run, dataset, lengths_NS)
+    buckets = into_buckets(lengths_NS, data.buckets or 1)
+    rows = buckets.order[np.cumsum([0, *buckets.counts[:-1]])].tolist()  # one of each bucket
+    sizes = [
+        _size(run, shaped(dataset, *edge), row)
+        for edge, row in zip(buckets.edges, rows, strict=True)
+    ]
+    return Buckets(buckets, tuple(sizes), run.seed)
+
+
+def _streams(run: RunSpec, dataset: Dataset) -> Plan:
+    size = _size(run, dataset)
+    about = f"train.carry=True: data.dataset={str(run.data.dataset)!r}"
+    if dataset.next_row is None:
+        raise UserError(
+            f"{about}: its rows do not go on from one to the next; those of text(…) do, if its "
+            "stride divides its length, and those of characters(…) and bytes(…)"
+        )
+    plan = Streams(len(dataset), size, dataset.next_row)
+    if not plan.steps:
+        raise UserError(
+            f"{about} is too short: a batch of {size} rows needs as many windows side by side; "
+            "write a smaller data.batch or length"
+        )
+    return plan
+
+
+def _packed(run: RunSpec, dataset: Dataset, lengths_NS: np.ndarray) -> Plan:
+    taken_NS = positions(run.objective.entry, dataset, lengths_NS)
+    sides, pack = taken_NS.shape[1], run.data.pack
+    room = (pack,) if isinstance(pack, int) else tuple(pack or ())
+    if len(room) not in (1, sides):
+        raise UserError(f"data.pack={pack}: give one number, or {sides}, one for each side")
+    room = room * sides if len(room) == 1 else room
+    longest = taken_NS.max(0).tolist()
+    if np.any(np.greater(longest, room)):
+        need = ", ".join(map(str, longest))
+        raise UserError(
+            f"data.pack={pack}: the longest row takes {need} positions; write more, or truncate "
+            "rows with data.max_length and data.max_target"
+        )
+    return PackedRows(into_rows(taken_NS, room), _size(run, dataset, width=sum(room)), run.seed)
+
+
+def _size(run: RunSpec, dataset: Dataset, row: int = 0, width: int | None = None) -> int:
+    """Returns how many rows of `width` tokens, or as wide as `row` with padding, make a batch."""
+    data, parts = run.data, run.train.accumulate
+    if data.batch_tokens is None:
+        return data.batch
+    if width is None:
+        examples, rng = dataset.take(np.array([row])), np.random.default_rng(0)
+        width = read_of(run.objective.entry.prepare(examples, dataset, rng)).tokens
+    size = data.batch_tokens // width // parts * parts
+    if not size:
+        raise UserError(
+            f"data.batch_tokens={data.batch_tokens} is too little: a row has {width} tokens, and "
+            f"a batch at least train.accumulate={parts} rows"
+        )
+    return size
+
+
+def train_flops(run: RunSpec, shapes: Sequence[Share]) -> int:
+    """Counts forward and backward passes over all steps, without the optimizer."""
+    return round(sum(run.train.steps * part.share * step_flops(run, part.batch) for part in shapes))
+
+
+def step_flops(run: RunSpec, batch: Batch) -> int:
+    shapes = {name: (x.shape, x.dtype.name) for name, x in batch.inputs.items()}
+    return _step_flops(run.model, tuple(shapes.items()), tuple(user_entries(run).items()))
+
+
+@lru_cache(maxsize=64)
+def _step_flops(model: ModelSpec, shapes: Any, entries: Any) -> int:
+    inputs = {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes}
+    return flops(model, inputs)[1].total

@@ -9,8 +9,7 @@ import jax
 from jax import numpy as jnp
 
 from tfm.objectives.batches import each_shape
-from tfm.run.plan import plan_of, step_flops, train_flops
-from tfm.run.spec import RunSpec, open_datasets
+from tfm.run.spec import RunSpec, open_datasets, plan_of, step_flops, train_flops
 from tfm.sweep.plan import Job
 from tfm.train.step import run_numbers, run_steps, structure
 

@@ -36,8 +36,7 @@ from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.run.identity import digests, identity, init_digest, profiles, record_profile
 from tfm.run.library_code import is_stale
 from tfm.run.load import LoadedRun
-from tfm.run.plan import plan_of, train_flops
-from tfm.run.spec import RunSpec, TrainSpec, open_data, open_datasets
+from tfm.run.spec import RunSpec, TrainSpec, open_data, open_datasets, plan_of, train_flops
 from tfm.runtime import check_memory, settings
 from tfm.train import step as steps
 from tfm.train.board import Board
