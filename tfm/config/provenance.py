@@ -82,21 +82,27 @@ def entry_digest(text: str, table: str, name: str) -> str:
     names in a way that cannot be followed.
     """
     tree = parsed(text)
-    definitions: dict[str, list[ast.stmt]] = {}
-    for statement in tree.body:
-        for symbol in bound(statement):
-            definitions.setdefault(symbol, []).append(statement)
-    entry = _entry(definitions.get(table, []), name)
-    if entry is None or _is_opaque(tree, definitions):
+    defined = definitions(tree.body)
+    entry = _entry(defined.get(table, []), name)
+    if entry is None or _is_opaque(tree, defined):
         return hash_of(ast.unparse(tree))
     used, todo = dict[str, list[ast.stmt]](), [*_names(entry, ast.Load)]
     while todo:
         symbol = todo.pop()
-        if symbol in definitions and symbol not in used:
-            used[symbol] = definitions[symbol]
+        if symbol in defined and symbol not in used:
+            used[symbol] = defined[symbol]
             todo += [x for statement in used[symbol] for x in _names(statement, ast.Load)]
     parts = [f"{x}: {ast.unparse(s)}" for x in sorted(used) for s in used[x]]
     return hash_of(ast.unparse(entry), *parts)
+
+
+def definitions(statements: Iterable[ast.stmt]) -> dict[str, list[ast.stmt]]:
+    """Returns the statements that define each name."""
+    defined: dict[str, list[ast.stmt]] = {}
+    for statement in statements:
+        for name in bound(statement):
+            defined.setdefault(name, []).append(statement)
+    return defined
 
 
 def bound(statement: ast.stmt) -> set[str]:
@@ -114,9 +120,8 @@ def _entry(statements: list[ast.stmt], name: str) -> ast.expr | None:
     table = getattr(statements[0], "value", None) if len(statements) == 1 else None
     if not isinstance(table, ast.Dict) or not all(isinstance(k, ast.Constant) for k in table.keys):
         return None
-    pairs = zip(table.keys, table.values, strict=True)
-    values = [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name]
-    return values[0] if len(values) == 1 else None
+    keys: list[Any] = [getattr(key, "value", None) for key in table.keys]
+    return table.values[keys.index(name)] if keys.count(name) == 1 else None
 
 
 def _is_opaque(tree: ast.Module, defined: Collection[str]) -> bool:
@@ -249,7 +254,14 @@ def recording(file: UserFile, others: Iterable[UserFile]) -> Iterator[None]:
                 file.modules[name] = Source(path, opened[path][1])
         modules = {module.path for module in file.modules.values()}
         file.files |= {path: opened[path][0] for path in opened.keys() - modules}
-        _check_same_modules(file, others)
+        for other in others:
+            for name in file.modules.keys() & other.modules.keys():
+                ours, theirs = file.modules[name], other.modules[name]
+                if normalized(ours.text) != normalized(theirs.text):
+                    raise UserError(
+                        f"{file.path} imports {name} from {ours.path}, and {other.path} imports "
+                        f"different code of that name from {theirs.path}: use them in two processes"
+                    )
     except BaseException:
         for name in _own_modules():
             del sys.modules[name]
@@ -259,17 +271,6 @@ def recording(file: UserFile, others: Iterable[UserFile]) -> Iterator[None]:
         for name, module in before.items():
             sys.modules.setdefault(name, module)
         sys.path[:] = [path for path in sys.path if path not in roots]
-
-
-def _check_same_modules(file: UserFile, others: Iterable[UserFile]) -> None:
-    for other in others:
-        for name in file.modules.keys() & other.modules.keys():
-            ours, theirs = file.modules[name], other.modules[name]
-            if normalized(ours.text) != normalized(theirs.text):
-                raise UserError(
-                    f"{file.path} imports {name} from {ours.path}, and {other.path} imports "
-                    f"different code of that name from {theirs.path}: use them in two processes"
-                )
 
 
 @functools.cache
@@ -286,7 +287,7 @@ def is_own(file: str) -> bool:
 
 def _own_modules() -> dict[str, Any]:
     """Returns the imported modules of the user, without the files that `tfm` itself loaded."""
-    own = {}
+    modules = {}
     for name, module in sys.modules.items():
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")
@@ -294,8 +295,8 @@ def _own_modules() -> dict[str, Any]:
             file = f"{next(iter(attributes['__path__']))}/"
         is_main = name in ("__main__", "__mp_main__") or name.startswith(MODULE)
         if not is_main and str(file).endswith((".py", "/")) and is_own(str(file)):
-            own[name] = module
-    return own
+            modules[name] = module
+    return modules
 
 
 @functools.cache

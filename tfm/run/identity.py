@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ import jax
 
 from tfm import runtime
 from tfm.config.files import user_entries
+from tfm.config.provenance import hash_of
 from tfm.config.registries import TABLES
 from tfm.config.spec import differences, named
 from tfm.models.spec import FAMILIES
@@ -57,8 +57,7 @@ def identity(
     if init is not None:  # the weights count, not where they lie
         settings["train"]["init_from"] = init
     settings |= {"family": run.model.family, "fingerprints": list(fingerprints)}
-    text = json.dumps({**settings, "entries": entries}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hash_of(json.dumps({**settings, "entries": entries}, sort_keys=True))
 
 
 def digests(run: RunSpec) -> dict[str, str]:

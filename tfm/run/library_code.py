@@ -7,7 +7,6 @@ top-level names, imported names and attributes of imported modules that it menti
 
 import ast
 import functools
-import hashlib
 import json
 import pathlib
 import sys
@@ -16,7 +15,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 import tfm
-from tfm.config.provenance import bound, parsed
+from tfm.config.provenance import definitions, hash_of, parsed
 
 ROOT = pathlib.Path(tfm.__file__).parent
 START = ("tfm.train.loop", "train")
@@ -44,24 +43,19 @@ def _paths() -> dict[str, pathlib.Path]:
 
 @functools.cache
 def _module(name: str) -> _Module:
-    tree, module = parsed(_paths()[name].read_text()), _Module({}, {}, [])
+    tree, imports = parsed(_paths()[name].read_text()), dict[str, Symbol]()
     for node in ast.walk(tree):  # a function may import too
         match node:
             case ast.Import(names=aliases):
-                known = {a.asname or a.name: (a.name, "") for a in aliases if a.name in _paths()}
-                module.imports.update(known)
+                imports |= {a.asname or a.name: (a.name, "") for a in aliases if a.name in _paths()}
             case ast.ImportFrom(module=str(origin), names=aliases) if origin in _paths():
                 for alias in aliases:
                     whole = f"{origin}.{alias.name}"
                     symbol = (whole, "") if whole in _paths() else (origin, alias.name)
-                    module.imports[alias.asname or alias.name] = symbol
-    for statement in tree.body:
-        if isinstance(statement, SYMBOLS):
-            for symbol_name in bound(statement):
-                module.symbols.setdefault(symbol_name, []).append(statement)
-        elif not isinstance(statement, ast.Import | ast.ImportFrom):
-            module.rest.append(statement)
-    return module
+                    imports[alias.asname or alias.name] = symbol
+    symbols = definitions(x for x in tree.body if isinstance(x, SYMBOLS))
+    other = (*SYMBOLS, ast.Import, ast.ImportFrom)
+    return _Module(symbols, imports, [x for x in tree.body if not isinstance(x, other)])
 
 
 def symbol_of(table: object) -> Symbol | None:
@@ -129,8 +123,7 @@ def _uses(node: ast.AST, name: str) -> Iterator[Symbol]:
 @functools.lru_cache(maxsize=1024)
 def digest(entries: tuple[tuple[Symbol, tuple[str, ...]], ...], start: Symbol = START) -> str:
     """Hashes the code that is reached with these entries of tables."""
-    text = json.dumps(reached(dict(entries), start))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hash_of(json.dumps(reached(dict(entries), start)))
 
 
 def made_by(entries: Mapping[str, Sequence[str]]) -> dict[str, Any]:

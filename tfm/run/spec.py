@@ -248,13 +248,13 @@ def open_datasets(run: RunSpec, vocabulary: str | None = None) -> dict[str, Data
     counts = {"train": data.examples, "valid": data.valid_examples}
     if any(evaluation.split == "test" for evaluation in (*run.during, *run.after)):
         counts["test"] = data.valid_examples
-    found = open_splits(data.dataset, counts, data.seed, vocabulary, data.reading)
-    vocabulary = found["train"].vocabulary
+    datasets = open_splits(data.dataset, counts, data.seed, vocabulary, data.reading)
+    vocabulary = datasets["train"].vocabulary
     for text in data.tests:
-        found[str(text)] = open_dataset(
+        datasets[str(text)] = open_dataset(
             text, "test", data.valid_examples, data.seed, vocabulary, data.reading
         )
-    return found | {f"valid, {name}": part for name, part in found["valid"].parts.items()}
+    return datasets | {f"valid, {name}": part for name, part in datasets["valid"].parts.items()}
 
 
 def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dict[str, Dataset]]:
