@@ -120,6 +120,12 @@ def keep_memory() -> None:
             libc.free(ctypes.c_void_p(block))
 
 
+def cores() -> list[int]:
+    """Returns the cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+
+
 def settings() -> dict[str, Any]:
     """Returns the settings and flags of JAX that change results."""
     import jax

@@ -309,7 +309,7 @@ def test_rows_that_are_shared_between_cores_are_written_as_on_one(settings, monk
     writer, settings = Writer.of(spec, tree, (2,)), DecodeSpec(max_new=NEW, **settings)
     asked = [Prompt([row % VOCAB, row % 3]) for row in range(7)]
     plain = writer.write(asked, settings)
-    monkeypatch.setattr("tfm.decode.writer._cores", lambda: 2)
+    monkeypatch.setattr("tfm.runtime.cores", lambda: [0, 1])
     monkeypatch.setattr("tfm.decode.writer.PER_CORE", 3)
     for shared, alone in zip(writer.write(asked, settings), plain, strict=True):
         assert [one.tokens for one in shared] == [one.tokens for one in alone]

@@ -19,8 +19,8 @@ import jax
 from tfm.cli.main import Parser, whole
 from tfm.config.names import UserError, pick
 from tfm.report import results
-from tfm.run.identity import cores
 from tfm.run.spec import RunSpec
+from tfm.runtime import cores
 from tfm.sweep import plan
 from tfm.sweep import study as studies
 from tfm.sweep.launch import Progress

@@ -1,7 +1,6 @@
 """One interface to every model that writes: prompts in, continuations out."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from tfm import runtime
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.reader import Prompt
@@ -84,7 +84,8 @@ class Writer:
             for number, prompt in enumerate(prompts)
             for copy in range(copies)
         ]
-        cores, size = _cores(), min(batch, len(requests))
+        cores = len(runtime.cores()) if jax.default_backend() == "cpu" else 1
+        size = min(batch, len(requests))
         shared = cores > 1 and size >= cores * PER_CORE  # each core writes other rows
         size = -(-size // cores) if shared else size
         # Of all prompts, not of a batch: the batches of a bucket share one program.
@@ -101,7 +102,7 @@ class Writer:
         for each, results in zip(batches, written, strict=True):
             for request, continuations in zip(each.requests, results, strict=True):
                 out[request.number] += continuations
-        return [sorted(each, key=lambda one: -one.score)[: settings.n_best] for each in out]
+        return [sorted(each, key=lambda x: -x.score)[: settings.n_best] for each in out]
 
     def settings(self, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> DecodeSpec:
         """Returns the settings of decoding; `max_new`, if not set, is limited by the room there
@@ -309,12 +310,3 @@ def _keys(key: Any, names_B2: Any) -> Any:
         lambda name_2: jax.random.fold_in(jax.random.fold_in(key, name_2[0]), name_2[1])
     )
     return each(names_B2)
-
-
-def _cores() -> int:
-    """Counts the cores of the CPU that computes; 1 on another device."""
-    if jax.default_backend() != "cpu":
-        return 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

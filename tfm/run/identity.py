@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import functools
 import json
-import os
 import pathlib
 import platform
 import subprocess
@@ -86,7 +85,7 @@ def profile(run: RunSpec) -> dict[str, Any]:
         "platform": jax.default_backend(),
         "devices": [str(device.device_kind) for device in jax.devices()],
         "processor": _processor(),
-        "cores": len(cores()),
+        "cores": len(runtime.cores()),
     }
 
 
@@ -124,12 +123,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def cores() -> list[int]:
-    """Returns the cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def _processor() -> str:

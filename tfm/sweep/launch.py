@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from tfm.config.names import UserError
 from tfm.config.spec import to_tree
 from tfm.run.folder import DISK_ERRORS, Damaged, Folder
-from tfm.run.identity import cores
+from tfm.runtime import cores
 from tfm.sweep.cost import Speed
 from tfm.sweep.plan import Job
 from tfm.sweep.study import Study

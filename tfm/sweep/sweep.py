@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from tfm.config.names import UserError
 from tfm.report import results
 from tfm.run.folder import Damaged, Folder
-from tfm.run.identity import cores
 from tfm.run.library_code import is_stale
-from tfm.runtime import settings
+from tfm.runtime import cores, settings
 from tfm.sweep import cost
 from tfm.sweep.launch import Progress, launch, measure_speed
 from tfm.sweep.plan import Job
