@@ -262,29 +262,31 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
 
     Raises if the data, the objective and the model do not fit together.
     """
-    found, objective = open_datasets(run, vocabulary), run.objective.entry
+    datasets, objective = open_datasets(run, vocabulary), run.objective.entry
     model = run.model
-    for name, dataset in found.items():
+    for name, dataset in datasets.items():
         reason = objective.refuses(dataset)
         if reason is not None:
             fits = ", ".join(accepting(dataset))
             raise UserError(f"objective {run.objective!r} {reason}; this data allows: {fits}")
         try:
-            check_same_ids(objective, found["train"].vocab, found["train"].vocabulary, dataset)
+            check_same_ids(
+                objective, datasets["train"].vocab, datasets["train"].vocabulary, dataset
+            )
             model = open_sizes(model, objective, dataset)
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)
-    _check_shapes(model.build(), objective, found)
+    _check_shapes(model.build(), objective, datasets)
     if evaluations := [*run.during, *run.after]:
-        check_evaluations(evaluations, model, objective, found)
-    return run, found
+        check_evaluations(evaluations, model, objective, datasets)
+    return run, datasets
 
 
-def _check_shapes(module: nn.Module, objective: Objective, found: dict[str, Dataset]) -> None:
+def _check_shapes(module: nn.Module, objective: Objective, datasets: dict[str, Dataset]) -> None:
     """Raises errors that follow from the shapes of the batches, before the first step."""
     seen = set[str]()
-    for name, dataset in found.items():
+    for name, dataset in datasets.items():
         inputs = next(eval_batches(objective, dataset, 1)).inputs
         shapes = str({key: x.shape for key, x in inputs.items()})
         if shapes not in seen:
