@@ -20,8 +20,8 @@ from tfm.config.names import UserError, read
 from tfm.config.registries import TABLES
 from tfm.config.spec import Named, Spec, named
 from tfm.layers.block import FeedForwardSpec
+from tfm.layers.context import Mixer
 from tfm.layers.embed import PositionSpec
-from tfm.layers.mixers import Mixer
 from tfm.layers.norm import NormSpec
 from tfm.run import library_code
 from tfm.runtime import cache_folder

@@ -1,7 +1,7 @@
 """Helpers of models: masks from the batch, intermediates by name, the cache of a Transformer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from flax import struct
 from jax import Array
@@ -12,8 +12,23 @@ from tfm.config.spec import Named
 from tfm.layers.block import BlockSpec
 from tfm.layers.context import Context
 from tfm.ops import masks
+from tfm.ops.dropout import Dropouts
 from tfm.ops.mask import Mask
 from tfm.ops.shapes import check
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of a Transformer's call, which it passes on in the context of its layers."""
+
+    dropouts: Dropouts | None
+    train: bool
+    capture: tuple[str, ...]  # names of the intermediates to return
+
+
+def within(options: CallOptions, part: str) -> CallOptions:
+    """Returns the options for a part of the model, whose dropouts have their own key."""
+    dropouts = options.get("dropouts")
+    return options if dropouts is None else {**options, "dropouts": dropouts.within(part)}
 
 
 def known(size: int | None) -> int:

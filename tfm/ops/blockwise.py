@@ -11,7 +11,7 @@ keys, and recomputes them in the backward pass. It skips no pair, whatever the m
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from tfm.ops import dropout as drop
 from tfm.ops.fast import LOWEST
 from tfm.ops.mask import At, Span
 from tfm.ops.normalizers import Normalizer
-from tfm.ops.reference import F32, HIDDEN, Logits, Plane, attend_rows, mix, tile_logits
+from tfm.ops.reference import F32, HIDDEN, Inputs, Plane, attend_rows, mix, tile_logits
 from tfm.ops.scores import wide
 
 
@@ -67,20 +67,13 @@ def _visits(shown: np.ndarray) -> Visits:
     return Visits(which[:, : max(1, count.max())], count)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def blockwise(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-    grid: Grid,
-) -> Array:
-    return _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def blockwise(inputs: Inputs, norm: Normalizer, grid: Grid) -> Array:
+    return _forward(inputs, norm, grid)[0]
 
 
-def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
+def _forward(inputs, norm, grid):
+    q_BTHK, k_BSGK, v_BSGE, logits, plane = inputs
     by_row, _ = visits(grid, plane)
     q_tiles = cut(q_BTHK, grid.row_edge)
     k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
@@ -121,11 +114,11 @@ def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
     xs = jnp.arange(len(q_tiles)), q_tiles, *map(jnp.asarray, by_row)
     _, (out_tiles, lse_tiles) = lax.scan(row, None, xs)
     out = uncut(out_tiles, grid.rows).astype(v_BSGE.dtype)
-    return out, (q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles)
+    return out, (inputs, out_tiles, lse_tiles)
 
 
 def _backward(norm, grid, saved, d_out):
-    q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles = saved
+    (q_BTHK, k_BSGK, v_BSGE, logits, plane), out_tiles, lse_tiles = saved
     _, by_col = visits(grid, plane)
     q_tiles, d_out_tiles = cut(q_BTHK, grid.row_edge), cut(d_out, grid.row_edge).astype(F32)
     k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
@@ -177,22 +170,15 @@ def _backward(norm, grid, saved, d_out):
         for tiles, x in ((d_q_tiles, q_BTHK), (d_k_tiles, k_BSGK), (d_v_tiles, v_BSGE))
     )
     d_logits = jax.tree.map(lambda d, x: d.astype(x.dtype), d_logits, logits)
-    return d_q, d_k, d_v, d_logits, None
+    no_gradient: Any = None
+    return (Inputs(d_q, d_k, d_v, d_logits, no_gradient),)
 
 
 blockwise.defvjp(_forward, _backward)
 
 
-def rowwise(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-    grid: Grid,
-) -> Array:
-    arrays = k_BSGK, v_BSGE, logits
+def rowwise(inputs: Inputs, norm: Normalizer, grid: Grid) -> Array:
+    q_BTHK, *arrays, plane = inputs
     # Gradients are summed over the steps in float32, whatever the dtype of the arrays.
     widened = jax.tree.map(lambda x: jnp.asarray(x).astype(wide(jnp.asarray(x))), arrays)
 
@@ -203,7 +189,7 @@ def rowwise(
             lambda x, like: x.astype(jnp.result_type(like)), widened, arrays
         )
         rows_T = i * grid.row_edge + jnp.arange(grid.row_edge)
-        return attend_rows(q, k, v, narrow_logits, plane, norm, rows_T)[0]
+        return attend_rows(Inputs(q, k, v, narrow_logits, plane), norm, rows_T)[0]
 
     q_tiles = cut(q_BTHK, grid.row_edge)
     return uncut(lax.map(some_rows, (jnp.arange(len(q_tiles)), q_tiles)), grid.rows)

@@ -47,6 +47,16 @@ class Plane(NamedTuple):
         return At(rows_T, cols_S, q_pos_BT, k_pos_BS, self.offset_B)
 
 
+class Inputs(NamedTuple):
+    """The arguments that all implementations share, besides the normalizer."""
+
+    q_BTHK: Array
+    k_BSGK: Array
+    v_BSGE: Array
+    logits: Logits
+    plane: Plane
+
+
 def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
     """Computes cap · tanh((score + bias) / cap), in float32."""
     batch, rows, heads, _ = q_BTHK.shape
@@ -98,19 +108,15 @@ def mix(weights_BHTS: Array, v_BSGE: Array) -> Array:
     return out.reshape(batch, heads, rows, -1).swapaxes(1, 2)
 
 
-def reference(
-    q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
-) -> tuple[Array, Array]:
+def reference(inputs: Inputs, norm: Normalizer) -> tuple[Array, Array]:
     """Returns outputs (BTHE) and weights (BHTS)."""
-    rows_T = jnp.arange(q_BTHK.shape[1])
-    return attend_rows(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, rows_T)
+    return attend_rows(inputs, norm, jnp.arange(inputs.q_BTHK.shape[1]))
 
 
-def stages(
-    q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
-) -> tuple[Array, dict[str, Array]]:
+def stages(inputs: Inputs, norm: Normalizer) -> tuple[Array, dict[str, Array]]:
     """Returns the outputs and each stage from the score to the weights, by name."""
-    out_BTHE, weights_BHTS = reference(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
+    q_BTHK, k_BSGK, _, logits, plane = inputs
+    out_BTHE, weights_BHTS = reference(inputs, norm)
     at = plane.at(jnp.arange(q_BTHK.shape[1]), jnp.arange(k_BSGK.shape[1]))
     by_name = {
         "score_BHTS": tile_logits(Logits(logits.score, None, None), q_BTHK, k_BSGK, at),
@@ -123,16 +129,9 @@ def stages(
     return out_BTHE, by_name
 
 
-def attend_rows(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-    rows_T: Array,
-) -> tuple[Array, Array]:
-    """Returns outputs and weights of the queries at indices `rows_T`, over all keys."""
+def attend_rows(inputs: Inputs, norm: Normalizer, rows_T: Array) -> tuple[Array, Array]:
+    """Returns outputs and weights over all keys, of queries that have the indices `rows_T`."""
+    q_BTHK, k_BSGK, v_BSGE, logits, plane = inputs
     cols_S = jnp.arange(k_BSGK.shape[1])
     at = plane.at(rows_T, cols_S)
     weights = normalize(norm, tile_logits(logits, q_BTHK, k_BSGK, at), plane.mask.visible(at))
