@@ -15,10 +15,10 @@ from tfm.config.names import UserError
 from tfm.layers import stack
 from tfm.layers.attention import attention as attention_mixer
 from tfm.layers.block import FEEDFORWARDS, MIXERS
+from tfm.layers.dims import Dropouts
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.stack import scanned, unrolled
 from tfm.models.spec import model_spec
-from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 
 SMALL = {

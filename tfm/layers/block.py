@@ -15,14 +15,13 @@ from tfm.config.spec import Named, Spec, SpecError, call, choice, rate, size
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention, attention
 from tfm.layers.context import Auxiliary, Cache, Context, Mixer
 from tfm.layers.convolution import convolution
-from tfm.layers.dims import DTYPES, Dims, InitSpec
+from tfm.layers.dims import DTYPES, Dims, Dropouts, InitSpec, drop
 from tfm.layers.embed import PositionSpec
 from tfm.layers.linear_attention import linear_attention
 from tfm.layers.norm import NormSpec, normalize
 from tfm.layers.recurrent import recurrent
 from tfm.layers.state_space import state_space
 from tfm.layers.token_mlp import token_mlp
-from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.fast import gelu
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import Position

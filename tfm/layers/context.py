@@ -14,7 +14,7 @@ from flax import struct
 from jax import Array
 
 from tfm.config.names import UserError
-from tfm.ops.dropout import Dropouts
+from tfm.layers.dims import Dropouts
 from tfm.ops.mask import Mask
 
 Intermediates = dict[str, Array]

@@ -7,8 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.layers.context import Auxiliary, Cache, Context, Mixer, check_size
-from tfm.layers.dims import Conv, Dims
-from tfm.ops.dropout import Dropouts, drop
+from tfm.layers.dims import Conv, Dims, Dropouts, drop
 
 
 class ConvolutionBlock(nn.Module):

@@ -13,8 +13,7 @@ from tfm.config.names import pick
 from tfm.config.spec import Named
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates, Mixer
-from tfm.layers.dims import Dims
-from tfm.ops.dropout import Dropouts, drop
+from tfm.layers.dims import Dims, Dropouts, drop
 from tfm.ops.fast import add_last, flat_product
 from tfm.ops.loops import Dot, scan_time
 from tfm.ops.mask import Mask

@@ -17,7 +17,6 @@ from tfm.models.common import (
     check_capture,
     check_packed,
     known,
-    last_of,
     outputs,
     slots,
     visible,
@@ -103,6 +102,4 @@ class Decoder(nn.Module):
         mask = self.spec.mask.entry
         if cache.prefix_B is not None:
             mask = mask | masks.prefix(cache.prefix_B)
-        x_BTD, cache = cache.extended(self.decoder, self.embed(tokens_BT), mask, valid_BT)
-        x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
-        return cache.guarded(self.logits(x_BTD)), cache
+        return cache.decoded(self, self.embed(tokens_BT), mask, valid_BT, last)

@@ -11,11 +11,11 @@ from jax.nn import initializers
 from tfm.config.names import UserError
 from tfm.layers.block import ACTIVATIONS, GATED
 from tfm.layers.context import Context
+from tfm.layers.dims import drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
 from tfm.models.common import CallOptions, check_capture, check_packed, known, outputs, visible
-from tfm.ops.dropout import drop
 from tfm.ops.fast import add_last
 
 if TYPE_CHECKING:

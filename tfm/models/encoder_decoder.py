@@ -17,7 +17,6 @@ from tfm.models.common import (
     check_capture,
     check_packed,
     known,
-    last_of,
     outputs,
     slots,
     visible,
@@ -148,6 +147,4 @@ class EncoderDecoder(nn.Module):
         `last`, only logits of each row's last token (B1V)."""
         source_mask = visible(masks.everything(), cache.source_valid_BS)
         mask, x_BTD = self.spec.decoder_mask.entry, self.decoder_embed(tokens_BT)
-        x_BTD, cache = cache.extended(self.decoder, x_BTD, mask, valid_BT, source_mask=source_mask)
-        x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
-        return cache.guarded(self.logits(x_BTD)), cache
+        return cache.decoded(self, x_BTD, mask, valid_BT, last, source_mask=source_mask)

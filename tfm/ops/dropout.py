@@ -1,7 +1,5 @@
-"""Dropout. The rate is data: an argument of the compiled step, not a constant in it."""
+"""Dropout of attention weights. The rate is data: an argument of the compiled step."""
 
-import zlib
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -18,39 +16,6 @@ class Dropout(NamedTuple):
 
     rate: ArrayLike
     key: Array
-
-
-class Dropouts(NamedTuple):
-    """A rate for each place where a model drops, and one key for all of them.
-
-    The set of places is static; the rates are data.
-    """
-
-    rates: Mapping[str, ArrayLike]
-    key: Array
-
-    def at(self, place: str, site: str = "") -> Dropout | None:
-        """Returns the dropout of `place`, if it is on; each site of a place has its own key."""
-        if place not in self.rates:
-            return None
-        number = zlib.crc32(f"{site}/{place}".encode())
-        return Dropout(self.rates[place], jax.random.fold_in(self.key, number))
-
-    def within(self, number: ArrayLike | str) -> "Dropouts":
-        """Returns the same rates with the key of a layer (by number) or a part (by name)."""
-        data = zlib.crc32(number.encode()) if isinstance(number, str) else number
-        return Dropouts(self.rates, jax.random.fold_in(self.key, data))
-
-
-def drop(x: Array, dropouts: Dropouts | None, place: str, site: str = "") -> Array:
-    """Sets a share of the numbers in `x` to 0 and scales up the rest."""
-    dropout = None if dropouts is None else dropouts.at(place, site)
-    if dropout is None:
-        return x
-    check_number(f"dropout.{place}", dropout.rate, lambda rate: 0 <= rate < 1, "in [0, 1)")
-    rate = jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32))
-    kept = jax.random.uniform(dropout.key, x.shape) >= rate
-    return jnp.where(kept, x / (1 - rate).astype(x.dtype), 0)
 
 
 class PairBits(NamedTuple):
