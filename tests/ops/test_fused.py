@@ -13,11 +13,10 @@ from jax.tree_util import Partial
 from tfm.config.names import UserError
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
-from tfm.ops.dropout import Dropout
 from tfm.ops.fused import fused
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import POSITIONS, alibi_bias
-from tfm.ops.reference import Inputs, Logits, Plane, reference
+from tfm.ops.reference import Dropout, Inputs, Logits, Plane, reference
 
 pytestmark = pytest.mark.ci
 

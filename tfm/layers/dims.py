@@ -16,9 +16,9 @@ from jax.typing import ArrayLike
 
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, call
-from tfm.ops.dropout import Dropout
 from tfm.ops.fast import add_last, flat_product
 from tfm.ops.positions import Position
+from tfm.ops.reference import Dropout
 from tfm.ops.scores import Score
 from tfm.ops.shapes import AXES, check_number, check_positions, shape_of
 

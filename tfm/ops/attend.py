@@ -24,12 +24,20 @@ from jax.typing import ArrayLike
 
 from tfm.config.names import UserError, pick, read
 from tfm.ops.blockwise import Grid, blockwise, rowwise
-from tfm.ops.dropout import Dropout, pair_bits
 from tfm.ops.fused import fused, why_not
 from tfm.ops.mask import At, Mask, a_mask
 from tfm.ops.masks import everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.reference import Inputs, Logits, Plane, reference, stages, tile_logits
+from tfm.ops.reference import (
+    Dropout,
+    Inputs,
+    Logits,
+    Plane,
+    pair_bits,
+    reference,
+    stages,
+    tile_logits,
+)
 from tfm.ops.scores import SCORES, Score
 from tfm.ops.shapes import (
     AXES,

@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from tfm.ops import dropout as drop
 from tfm.ops.fast import LOWEST
 from tfm.ops.mask import At, Span
 from tfm.ops.normalizers import Normalizer
@@ -97,7 +96,7 @@ def _forward(inputs, norm, grid):
                     out = out * _BTH1(shrink)
                 else:
                     weights = jnp.where(visible, norm.each(s), 0.0)
-                return most, total, out + mix(_drop(weights, plane, at), v_tiles[j])
+                return most, total, out + mix(plane.drop(weights, at), v_tiles[j])
 
             return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
 
@@ -144,7 +143,7 @@ def _backward(norm, grid, saved, d_out):
                     weights = jnp.exp(s - total_tiles[i][..., None])
                 else:
                     weights, pull_each = jax.vjp(lambda s: jnp.where(visible, norm.each(s), 0.0), s)
-                _, pull_mix = jax.vjp(lambda w, v: mix(_drop(w, plane, at), v), weights, v)
+                _, pull_mix = jax.vjp(lambda w, v: mix(plane.drop(w, at), v), weights, v)
                 d_weights, d_v = pull_mix(d_out_tiles[i])
                 if norm.each is None:
                     share = jnp.exp(s - lse_tiles[i][..., None])
@@ -206,12 +205,6 @@ def _look(plane: Plane, grid: Grid, i: Array, j: Array) -> tuple[At, Array]:
     if grid.cols % grid.col_edge:
         visible &= (at.k_index_S < grid.cols)[None, None, None]
     return at, visible
-
-
-def _drop(weights_BHTS: Array, plane: Plane, at: At) -> Array:
-    if plane.dropped is None:
-        return weights_BHTS
-    return weights_BHTS * drop.keep(plane.dropped, at.q_index_T, at.k_index_S)
 
 
 def cut(x_BTHK: Array, edge: int) -> Array:
