@@ -16,8 +16,8 @@ from tfm.bench import attention
 from tfm.config import files as config
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
+from tfm.layers.dims import Dropouts
 from tfm.models.spec import model_spec
-from tfm.ops.dropout import Dropouts
 from tfm.run import spec as train
 
 FOLDER = pathlib.Path(__file__).parent.parent / "configs"

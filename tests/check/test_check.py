@@ -25,7 +25,7 @@ IDEAS = """
     from jax import numpy as jnp
     from jax.nn import initializers, relu
     from tfm.layers.context import Auxiliary
-    from tfm.layers.mixers import Mixer
+    from tfm.layers.context import Mixer
     from tfm.layers.norm import Norm
     from tfm.ops.mask import Mask, mask_dataclass
     from tfm.ops.masks import predicate

@@ -116,7 +116,7 @@ TABLES = """
     from ml_collections import ConfigDict
     from tfm.data.datasets import DATASETS as known
     from tfm.layers.context import Auxiliary
-    from tfm.layers.mixers import Mixer
+    from tfm.layers.context import Mixer
     from tfm.layers.norm import Norm
     from tfm.objectives.next_token import NextToken
     from tfm.ops.masks import predicate

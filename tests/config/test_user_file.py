@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 
 from tfm.data.dataset import FIRST, Examples, Generated, Ragged
 from tfm.layers.context import Auxiliary
-from tfm.layers.mixers import Mixer
+from tfm.layers.context import Mixer
 from tfm.objectives.base import Batch, Objective
 from tfm.sweep.space import product, seeds
 

@@ -11,9 +11,8 @@ from tests.helpers.by_hand import init, untouched
 from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.context import Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import Dims, Dropouts
 from tfm.ops import masks
-from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import POSITIONS, Position
 from tfm.ops.scores import SCORES, Score, scaled_dot
 

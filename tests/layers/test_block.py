@@ -13,13 +13,11 @@ from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.block import FEEDFORWARDS, Block, BlockSpec, FeedForwardSpec
-from tfm.layers.context import Auxiliary, Context
-from tfm.layers.dims import Dims
-from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.block import FEEDFORWARDS, MIXERS, Block, BlockSpec, FeedForwardSpec
+from tfm.layers.context import Auxiliary, Context, Mixer
+from tfm.layers.dims import Dims, Dropouts
 from tfm.layers.norm import NormSpec
 from tfm.ops import masks
-from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import Position
 
 BATCH, ROWS, COLS, WIDTH, HEADS = 2, 5, 6, 8, 2

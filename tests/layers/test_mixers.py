@@ -15,8 +15,7 @@ from tests.helpers.quick import jit
 from tests.helpers.tiers import each_part_once
 from tfm.config.names import UserError, read
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.block import FeedForwardSpec
-from tfm.layers.mixers import MIXERS
+from tfm.layers.block import MIXERS, FeedForwardSpec
 from tfm.layers.stack import unrolled
 from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec
 

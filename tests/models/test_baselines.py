@@ -9,10 +9,9 @@ from tests.helpers.by_hand import affine, float64, init, untouched
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.block import DropoutSpec
-from tfm.models.bag import Bag
-from tfm.models.convolution import Convolution
+from tfm.layers.dims import Dropouts
+from tfm.models.baselines import Bag, Convolution
 from tfm.models.spec import BagSpec, ConvolutionSpec, model_spec
-from tfm.ops.dropout import Dropouts
 
 VOCAB, WIDTH, CLASSES = 10, 4, 3
 LENGTHS = (3, 7, 1, 6)

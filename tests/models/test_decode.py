@@ -12,10 +12,9 @@ from tests.helpers.by_hand import init
 from tests.helpers.quick import jit
 from tests.helpers.tiers import first_tier
 from tfm.config.names import UserError
-from tfm.layers.attention import AttentionSpec
-from tfm.layers.block import FeedForwardSpec
+from tfm.layers.attention import AttentionSpec, attention
+from tfm.layers.block import MIXERS, FeedForwardSpec
 from tfm.layers.embed import PositionSpec
-from tfm.layers.mixers import MIXERS, attention
 from tfm.models.spec import FAMILIES, DecoderSpec, EncoderDecoderSpec, RecurrentSpec, SeqToSeqSpec
 from tfm.ops.positions import POSITIONS
 from tfm.ops.scores import SCORES, Score

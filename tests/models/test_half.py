@@ -19,9 +19,9 @@ from tests.test_configs import shrink, tree
 from tfm.config.names import read
 from tfm.config.spec import to_tree
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
+from tfm.layers.block import MIXERS
 from tfm.layers.context import Context
 from tfm.layers.dims import DTYPES, Dims
-from tfm.layers.mixers import MIXERS
 from tfm.models.spec import FAMILIES, model_spec
 from tfm.ops import masks
 from tfm.ops.positions import relative

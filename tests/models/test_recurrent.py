@@ -7,11 +7,10 @@ from tests.helpers import by_hand
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.block import DropoutSpec
-from tfm.layers.dims import InitSpec
+from tfm.layers.dims import Dropouts, InitSpec
 from tfm.layers.recurrent import CELLS
 from tfm.models.recurrent import Recurrent
 from tfm.models.spec import RecurrentSpec, model_spec
-from tfm.ops.dropout import Dropouts
 
 VOCAB, WIDTH, HIDDEN, VECTOR = 11, 6, 5, 4
 LENGTHS = (3, 7, 1)

@@ -8,10 +8,9 @@ from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import DropoutSpec
-from tfm.layers.dims import InitSpec
+from tfm.layers.dims import Dropouts, InitSpec
 from tfm.models.seq2seq import SeqToSeq
 from tfm.models.spec import DECODERS, SeqToSeqSpec, model_spec
-from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 
 VOCAB, WIDTH, HIDDEN = 9, 5, 6

@@ -13,13 +13,12 @@ from jax import numpy as jnp
 from tests.helpers.quick import jit
 from tfm.config.names import UserError
 from tfm.layers import stack
-from tfm.layers.block import FEEDFORWARDS
-from tfm.layers.mixers import MIXERS
-from tfm.layers.mixers import attention as attention_mixer
+from tfm.layers.attention import attention as attention_mixer
+from tfm.layers.block import FEEDFORWARDS, MIXERS
+from tfm.layers.dims import Dropouts
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.stack import scanned, unrolled
 from tfm.models.spec import model_spec
-from tfm.ops.dropout import Dropouts
 from tfm.ops.scores import SCORES
 
 SMALL = {

@@ -13,12 +13,11 @@ from tfm.config.spec import to_spec
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.block import FeedForward, FeedForwardSpec
 from tfm.layers.context import Context
-from tfm.layers.dims import Dims
+from tfm.layers.dims import Dims, Dropouts
 from tfm.layers.norm import NormSpec
 from tfm.models.spec import DecoderSpec, EncoderDecoderSpec, EncoderSpec, SeqToSeqSpec
 from tfm.ops import masks
 from tfm.ops.attend import attend
-from tfm.ops.dropout import Dropouts
 from tfm.ops.positions import POSITIONS
 
 EVERYTHING = Context(masks.everything())

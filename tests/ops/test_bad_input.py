@@ -8,8 +8,8 @@ from jax.tree_util import Partial
 from tfm.config.names import UserError
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
-from tfm.ops.dropout import Dropout
 from tfm.ops.normalizers import Normalizer
+from tfm.ops.reference import Dropout
 
 Q, K, V = jnp.ones((2, 5, 4, 6)), jnp.ones((2, 7, 2, 6)), jnp.ones((2, 7, 2, 6))
 

@@ -13,11 +13,10 @@ from jax.tree_util import Partial
 from tfm.config.names import UserError
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
-from tfm.ops.dropout import Dropout
 from tfm.ops.fused import fused
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import POSITIONS, alibi_bias
-from tfm.ops.reference import Logits, Plane, reference
+from tfm.ops.reference import Dropout, Inputs, Logits, Plane, reference
 
 pytestmark = pytest.mark.ci
 
@@ -93,9 +92,9 @@ def test_the_tpu_kernel_computes_the_same(name, monkeypatch):
     make = splash_attention_kernel.make_splash_mha_single_device
     interpreted = functools.partial(make, interpret=True)
     monkeypatch.setattr(splash_attention_kernel, "make_splash_mha_single_device", interpreted)
-    out, grads = run(lambda q, k, v: fused("tpu", cap, q, k, v, logits, plane))
+    out, grads = run(lambda q, k, v: fused("tpu", cap, Inputs(q, k, v, logits, plane)))
     capped = logits._replace(cap=cap)
-    wanted, wanted_grads = run(lambda q, k, v: reference(q, k, v, capped, plane, norm)[0])
+    wanted, wanted_grads = run(lambda q, k, v: reference(Inputs(q, k, v, capped, plane), norm)[0])
     np.testing.assert_allclose(out, wanted, atol=2e-5)
     for ours, theirs in zip(grads, wanted_grads, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
@@ -165,8 +164,8 @@ class TestGpu:
     def test_masks_that_flags_cannot_say_come_as_arrays(self, calls, mask, causal, wanted):
         q, k, v = qkv(dtype=jnp.bfloat16)
         rows = jnp.arange(160)[None]
-        fused("cuda", None, q, k, v, Logits(Partial(scores.scaled_dot), None, None),
-              Plane(mask, rows, rows, None))  # fmt: skip
+        logits = Logits(Partial(scores.scaled_dot), None, None)
+        fused("cuda", None, Inputs(q, k, v, logits, Plane(mask, rows, rows, None)))
         (call,) = calls
         assert (call["is_causal"], call["local_window_size"]) == (causal, None)
         np.testing.assert_array_equal(

@@ -12,9 +12,9 @@ from tests.helpers.quick import jit
 from tests.helpers.tiers import first_tier
 from tfm.ops import masks, scores
 from tfm.ops.attend import attend
-from tfm.ops.dropout import Dropout
 from tfm.ops.normalizers import NORMALIZERS
 from tfm.ops.positions import POSITIONS, relative_bias, rotary, sinusoidal_table
+from tfm.ops.reference import Dropout
 from tfm.ops.scores import SCORES
 from tfm.ops.shapes import shape_of
 

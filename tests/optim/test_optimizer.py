@@ -16,8 +16,7 @@ from tfm.layers.block import FeedForwardSpec
 from tfm.layers.stack import scanned, unrolled
 from tfm.models.spec import DecoderSpec
 from tfm.optim import optimizer
-from tfm.optim.optimizer import OPTIMIZERS, OptimizerSpec
-from tfm.optim.schedule import SCHEDULES
+from tfm.optim.optimizer import OPTIMIZERS, SCHEDULES, OptimizerSpec
 
 MODEL = DecoderSpec(
     vocab=11,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,8 +10,7 @@ import numpy as np
 
 from tfm.bench.turns import Run
 from tfm.config.names import read
-from tfm.config.spec import Spec, replaced
-from tfm.models.spec import ModelSpec, model_spec
+from tfm.models.spec import model_spec
 from tfm.objectives.base import Batch
 from tfm.objectives.table import OBJECTIVES
 from tfm.optim.optimizer import OptimizerSpec
@@ -41,37 +40,34 @@ class Case:
     @property
     def model(self) -> dict[str, Any]:
         """Returns the model's config."""
+        wide = {"width": 4 * self.width}
         transformer = {
             "layers": self.layers,
             "max_length": self.length,
             "attention": {"heads": self.heads},
-            "feedforward": {"width": 4 * self.width, "bias": False},
+            "feedforward": {**wide, "bias": False},
             "norm": {"bias": False},
             "position": {"scheme": "learned"},
         }
         biased = {
+            **transformer,
             "attention": {"heads": self.heads, "qkv_bias": True, "out_bias": True},
-            "norm": {"placement": "post"},
         }
-        wide = {"width": 4 * self.width}
+        post = {"placement": "post"}
+        attention = {"heads": 1, "score": "additive", "projections": ("query", "key")}
+        lstm = {"cell": "lstm", "hidden": self.width}
         kinds: dict[str, dict[str, Any]] = {
             "decoder": {"family": "decoder", **transformer},
             "encoder": {
-                **{"family": "encoder", "outputs": ("masked_lm",), **transformer, **biased},
-                "feedforward": wide,
-                "norm": {"placement": "post", "embedding": True},
+                **{"family": "encoder", "outputs": ("masked_lm",), **biased},
+                **{"feedforward": wide, "norm": {**post, "embedding": True}},
             },
             "encoder_decoder": {
-                **{"family": "encoder_decoder", **transformer, **biased},
-                "feedforward": {**wide, "kind": "relu"},
+                **{"family": "encoder_decoder", **biased},
+                **{"feedforward": {**wide, "kind": "relu"}, "norm": post},
             },
-            "lstm": {"family": "recurrent", "cell": "lstm", "hidden": self.width},
-            "lstm_attention": {
-                "family": "seq2seq",
-                "cell": "lstm",
-                "hidden": self.width,
-                "attention": {"heads": 1, "score": "additive", "projections": ("query", "key")},
-            },
+            "lstm": {"family": "recurrent", **lstm},
+            "lstm_attention": {"family": "seq2seq", **lstm, "attention": attention},
         }
         return {**kinds[self.kind], "vocab": self.vocab, "width": self.width}
 
@@ -105,59 +101,31 @@ CASES = {
     "lstm": Case("lstm", 1, 1, 256, 64, 32, 1000),
     "lstm_attention": Case("lstm_attention", 1, 1, 256, 24, 32, 1000),
 }
-OBJECTIVE = {
-    "decoder": "next_token",
-    "encoder": "masked_lm",
-    "lstm": "next_token",
-}  # else seq2seq
+OBJECTIVE = {"decoder": "next_token", "encoder": "masked_lm", "lstm": "next_token"}  # else seq2seq
 
 
 def ours(case: Case) -> Run:
     """Takes the steps of `tfm train`."""
-    train_step, state, batch, numbers = our_step(case)
-
-    def step() -> Any:
-        nonlocal state
-        state = train_step(state, batch, numbers)
-        return state.step
-
-    return timed(step)
-
-
-def our_step(
-    case: Case, changes: Mapping[str, Any] | None = None, loss_chunk: int | None = None
-) -> tuple[Any, Any, Batch, Any]:
-    """Returns the jitted step of `tfm train` and its arguments: state, batch and numbers.
-
-    `changes` replaces values of the model's config at dotted keys.
-    """
     keep_memory()
-    tree = replaced(Model, {"model": case.model}, dict(changes or {}))
-    module = model_spec(tree).build()
+    module = model_spec({"model": case.model}).build()
     opt = OptimizerSpec(learning_rate=LEARNING_RATE, clip=CLIP, weight_decay=0.01)
-    train = TrainSpec(steps=1_000_000, loss_chunk=loss_chunk)
+    train = TrainSpec(steps=1_000_000)
     objective = read(OBJECTIVE.get(case.kind, "seq2seq"), OBJECTIVES, "objective")
     init, train_step, _ = steps.compiled(module, objective, opt, train)
     numbers = steps.numbers_of(opt, train, {}, seed=0)
     batch = case.data
-    return train_step, init(batch, np.uint32(0)), batch, numbers
+    return timed(lambda state: train_step(state, batch, numbers), init(batch, np.uint32(0)))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Model(Spec):
-    """A config that holds only a model."""
-
-    model: ModelSpec
-
-
-def timed(step: Callable[[], Any]) -> Run:
-    """Returns a function that times a number of steps of JAX."""
+def timed(step: Callable[[Any], Any], state: Any) -> Run:
+    """Returns a function that times a number of steps of JAX, from one state to the next."""
 
     def run(count: int) -> float:
+        nonlocal state
         start = time.perf_counter()
         for _ in range(count):
-            last = step()
-        jax.block_until_ready(last)
+            state = step(state)
+        jax.block_until_ready(state.step)
         return (time.perf_counter() - start) / count
 
     return run

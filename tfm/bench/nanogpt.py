@@ -59,7 +59,8 @@ def measure(spec: Bench) -> Iterator[Row]:
     for seed in range(spec.seed, spec.seed + spec.rounds):
         with tempfile.TemporaryDirectory() as folder:
             workdir = pathlib.Path(folder)
-            our_seconds, printed = whole_process(OURS, _our_command(spec, seed, workdir / "run"))
+            train = [sys.executable, "-m", "tfm.cli", "train", "--quiet", f"--workdir={folder}/run"]
+            our_seconds, printed = whole_process(OURS, [*train, *_config(spec, seed)])
             our = json.loads(printed)
             command = _their_command(spec, seed, workdir, text)
             their_seconds, printed = whole_process(THEIRS, command)
@@ -79,11 +80,6 @@ def _text() -> pathlib.Path:
     if not path.is_file():
         raise UserError(f"bench nanogpt: no file {path} (TFM_DATA={folder})")
     return path.resolve()
-
-
-def _our_command(spec: Bench, seed: int, workdir: pathlib.Path) -> list[str]:
-    train = [sys.executable, "-m", "tfm.cli", "train", "--quiet", f"--workdir={workdir}"]
-    return [*train, *_config(spec, seed)]
 
 
 def _config(spec: Bench, seed: int) -> list[str]:

@@ -62,29 +62,24 @@ class Transformer(nn.Module):
             place = nn.Embed(case.length, case.width)(jnp.arange(tokens.shape[1])[None])
             return token(tokens) + place
 
-        if case.kind == "decoder":
-            x = embed(tokens_BT)
-            mask = nn.make_causal_mask(tokens_BT)
+        def layers(x: Array, *args: Any) -> Array:
             for _ in range(case.layers):
-                x = Block(case)(x, mask)
+                x = Block(case)(x, *args)
+            return x
+
+        if case.kind == "decoder":
+            x = layers(embed(tokens_BT), nn.make_causal_mask(tokens_BT))
             return token.attend(nn.LayerNorm(1e-5, use_bias=False)(x))
         if case.kind == "encoder":
             x = nn.LayerNorm(1e-5)(embed(tokens_BT))
-            mask = nn.make_attention_mask(valid_BT, valid_BT)
-            for _ in range(case.layers):
-                x = Block(case)(x, mask)
+            x = layers(x, nn.make_attention_mask(valid_BT, valid_BT))
             x = nn.LayerNorm(1e-5)(nn.gelu(nn.Dense(case.width)(x), approximate=False))
             bias = self.param("bias", nn.initializers.zeros, (case.vocab,))
             return token.attend(x) + bias[None, None]
         source, x = embed(source_BS), embed(decoder_input_BT)
-        mask = nn.make_attention_mask(source_valid_BS, source_valid_BS)
-        for _ in range(case.layers):
-            source = Block(case)(source, mask)
-        causal = nn.make_causal_mask(decoder_input_BT)
+        source = layers(source, nn.make_attention_mask(source_valid_BS, source_valid_BS))
         cross = nn.make_attention_mask(jnp.ones_like(decoder_input_BT), source_valid_BS)
-        for _ in range(case.layers):
-            x = Block(case)(x, causal, source, cross)
-        return token.attend(x)
+        return token.attend(layers(x, nn.make_causal_mask(decoder_input_BT), source, cross))
 
 
 class LSTM(nn.Module):
@@ -124,14 +119,10 @@ class LSTMAttention(nn.Module):
         case = self.case
         x = nn.Embed(case.vocab, case.width)(source_BS)
         lengths = jnp.sum(source_valid_BS, 1)
+        cells = [nn.OptimizedLSTMCell(case.width) for _ in range(2)]
         both = [
-            nn.RNN(nn.OptimizedLSTMCell(case.width), return_carry=True),
-            nn.RNN(
-                nn.OptimizedLSTMCell(case.width),
-                return_carry=True,
-                reverse=True,
-                keep_order=True,
-            ),
+            nn.RNN(cells[0], return_carry=True),
+            nn.RNN(cells[1], return_carry=True, reverse=True, keep_order=True),
         ]
         ends, states = zip(*(rnn(x, seq_lengths=lengths) for rnn in both), strict=True)
         last = jnp.concatenate(jax.tree.leaves(ends), -1)
@@ -165,14 +156,8 @@ def make(case: Case) -> Run:
     def train_step(state: TrainState, inputs: Any, labels: Array) -> TrainState:
         def loss(params: Any) -> Array:
             logits = state.apply_fn({"params": params}, **inputs)
-            each = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            return each.mean()
+            return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
         return state.apply_gradients(grads=jax.grad(loss)(state.params))
 
-    def step() -> Any:
-        nonlocal state
-        state = train_step(state, batch.inputs, batch.labels)
-        return state.step
-
-    return timed(step)
+    return timed(lambda state: train_step(state, batch.inputs, batch.labels), state)

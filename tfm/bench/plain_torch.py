@@ -167,15 +167,11 @@ MODELS: dict[str, Any] = {
 }
 
 
-def eager(case: Case) -> Run:
-    return _run(case, compiles=False)
-
-
 def compiled(case: Case) -> Run:
-    return _run(case, compiles=True)
+    return eager(case, compiles=True)
 
 
-def _run(case: Case, compiles: bool) -> Run:
+def eager(case: Case, compiles: bool = False) -> Run:
     torch.manual_seed(0)
     model = MODELS[case.kind](case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)

@@ -10,6 +10,7 @@ import hashlib
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
+from typing import Any
 
 from tfm.check import attention, layers
 from tfm.check.attention import Attention
@@ -20,8 +21,8 @@ from tfm.config.names import UserError, read
 from tfm.config.registries import TABLES
 from tfm.config.spec import Named, Spec, named
 from tfm.layers.block import FeedForwardSpec
+from tfm.layers.context import Mixer
 from tfm.layers.embed import PositionSpec
-from tfm.layers.mixers import Mixer
 from tfm.layers.norm import NormSpec
 from tfm.run import library_code
 from tfm.runtime import cache_folder
@@ -49,29 +50,19 @@ def _attention(field: str, text: Named) -> Iterator[Result]:
     return attention.checks(Attention(**{field: text.entry}))
 
 
+def _layer(*capabilities: bool, **parts: Any) -> Iterator[Result]:
+    return layers.checks(Layer(block(**parts), *capabilities))
+
+
 def _position(text: Named) -> Iterator[Result]:
     if text.entry.table is None:
         return _attention("position", text)
-    return layers.checks(Layer(block(position=PositionSpec(scheme=text)), text.entry.causal))
-
-
-def _join(text: Named) -> Iterator[Result]:
-    position = PositionSpec(scheme=Named("sinusoidal"), join=text)
-    return layers.checks(Layer(block(position=position)))
-
-
-def _norm(text: Named) -> Iterator[Result]:
-    return layers.checks(Layer(block(norm=NormSpec(kind=text)), text.entry.causal))
-
-
-def _feedforward(text: Named) -> Iterator[Result]:
-    return layers.checks(Layer(block(feedforward=FeedForwardSpec(width=8, kind=text))))
+    return _layer(text.entry.causal, position=PositionSpec(scheme=text))
 
 
 def _mixer(text: Named) -> Iterator[Result]:
     mixer: Mixer = text.entry
-    cacheable = mixer.causal and mixer.cacheable
-    return layers.checks(Layer(block(mixer=text), mixer.causal, mixer.padding, cacheable))
+    return _layer(mixer.causal, mixer.padding, mixer.causal and mixer.cacheable, mixer=text)
 
 
 CHECKS: dict[str, Callable[[Named], Iterator[Result]]] = {
@@ -79,10 +70,10 @@ CHECKS: dict[str, Callable[[Named], Iterator[Result]]] = {
     "MASKS": functools.partial(_attention, "mask"),
     "NORMALIZERS": functools.partial(_attention, "normalizer"),
     "POSITIONS": _position,
-    "JOINS": _join,
-    "NORMS": _norm,
+    "JOINS": lambda text: _layer(position=PositionSpec(scheme=Named("sinusoidal"), join=text)),
+    "NORMS": lambda text: _layer(text.entry.causal, norm=NormSpec(kind=text)),
     "MIXERS": _mixer,
-    "FEEDFORWARDS": _feedforward,
+    "FEEDFORWARDS": lambda text: _layer(feedforward=FeedForwardSpec(width=8, kind=text)),
 }
 
 

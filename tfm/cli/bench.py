@@ -20,7 +20,6 @@ from tfm.terminal import console
 BENCHES = {
     "attention": "time and memory of attention, beside jax.nn.dot_product_attention",
     "decode": "tokens per second, beside transformers on PyTorch",
-    "growth": "time, memory and compile time of a step as length, depth, batch, vocabulary grow",
     "nanogpt": "nanoGPT's small model from start to end, beside PyTorch",
     "train": "time of a training step, beside plain Flax and PyTorch",
     "word2vec": "words per second of Word2Vec, beside gensim",

@@ -7,8 +7,8 @@ from typing import Any
 from tfm.data.datasets import DATASETS
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.evaluate.table import EVALUATORS
-from tfm.layers.block import FEEDFORWARDS
-from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.block import FEEDFORWARDS, MIXERS
+from tfm.layers.context import Mixer
 from tfm.layers.norm import NORMS, Norm
 from tfm.layers.recurrent import CELLS, Cell
 from tfm.models.spec import FAMILIES, Family
@@ -18,8 +18,7 @@ from tfm.ops.masks import MASKS
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
 from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.scores import SCORES, Score
-from tfm.optim.optimizer import OPTIMIZERS
-from tfm.optim.schedule import SCHEDULES
+from tfm.optim.optimizer import OPTIMIZERS, SCHEDULES
 
 TABLES: dict[str, MutableMapping[str, Any]] = {
     "SCORES": SCORES,

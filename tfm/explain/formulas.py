@@ -5,8 +5,7 @@ import re
 from typing import Any
 
 from tfm.layers.attention import AttentionSpec
-from tfm.layers.block import ACTIVATIONS, GATED, FeedForwardSpec
-from tfm.layers.mixers import MIXERS
+from tfm.layers.block import ACTIVATIONS, GATED, MIXERS, FeedForwardSpec
 from tfm.layers.norm import NormSpec
 from tfm.ops.positions import POSITIONS
 

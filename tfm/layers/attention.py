@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers.cache import Seen, empty, extended
-from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
+from tfm.layers.context import Auxiliary, Cache, Context, Intermediates, Mixer
 from tfm.layers.dims import Dims, Initializer, create_params, positions, scaled
 from tfm.layers.norm import TokenNorm
 from tfm.ops.attend import IMPLEMENTATIONS, attend
@@ -314,3 +314,13 @@ class MultiHeadAttention(nn.Module):
                 f"{heads} heads of {width or 'equal width'}"
             )
         return x_BTD.reshape(*x_BTD.shape[:2], heads, -1)
+
+
+def attention() -> Mixer:
+    """Lets every token attend to the tokens that the mask shows.  Vaswani et al. 2017."""
+
+    def make(spec, dims, position, **options):
+        share = spec.position.share
+        return MultiHeadAttention(spec.attention, dims, position, share, **options)
+
+    return Mixer(make, masked=True, needs_attention=True)

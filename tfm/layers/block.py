@@ -12,13 +12,16 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from tfm.config.spec import Named, Spec, SpecError, call, choice, rate, size
-from tfm.layers.attention import AttentionSpec, MultiHeadAttention
-from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import DTYPES, Dims, InitSpec
+from tfm.layers.attention import AttentionSpec, MultiHeadAttention, attention
+from tfm.layers.context import Auxiliary, Cache, Context, Mixer
+from tfm.layers.convolution import convolution
+from tfm.layers.dims import DTYPES, Dims, Dropouts, InitSpec, drop
 from tfm.layers.embed import PositionSpec
-from tfm.layers.mixers import MIXERS, Mixer
+from tfm.layers.linear_attention import linear_attention
 from tfm.layers.norm import NormSpec, normalize
-from tfm.ops.dropout import Dropouts, drop
+from tfm.layers.recurrent import recurrent
+from tfm.layers.state_space import state_space
+from tfm.layers.token_mlp import token_mlp
 from tfm.ops.fast import gelu
 from tfm.ops.masks import MASKS
 from tfm.ops.positions import Position
@@ -31,6 +34,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jax.numpy.tanh,
 }
 GATED = {"reglu": "relu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "swiglu": "silu"}
+MIXERS: dict[str, Any] = {
+    "attention": attention,
+    "convolution": convolution,
+    "token_mlp": token_mlp,
+    "linear_attention": linear_attention,
+    "state_space": state_space,
+    "recurrent": recurrent,
+}
 REMAT: dict[str, Any] = {  # saved for the backward pass, besides each layer's input
     "none": jax.checkpoint_policies.everything_saveable,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

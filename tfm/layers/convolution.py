@@ -6,9 +6,8 @@ from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Conv, Dims
-from tfm.ops.dropout import Dropouts, drop
+from tfm.layers.context import Auxiliary, Cache, Context, Mixer, check_size
+from tfm.layers.dims import Conv, Dims, Dropouts, drop
 
 
 class ConvolutionBlock(nn.Module):
@@ -110,3 +109,11 @@ class ConvolutionMixer(nn.Module):
 
     def init_cache(self, batch: int, length: int) -> Cache:
         return jnp.zeros((batch, self.window - 1, self.dims.width), self.dims.dtype)
+
+
+def convolution(window: int = 3, depthwise: bool = False) -> Mixer:
+    """Computes y_t = f(x_{t−1}, x_t, x_{t+1}), or from the last `window` tokens if causal."""
+    check_size("convolution: window", window)
+    return Mixer(
+        lambda spec, dims, position, **options: ConvolutionMixer(dims, window, depthwise, **options)
+    )

@@ -1,9 +1,10 @@
-"""The sizes, precision, initial values and basic parameters that all layers share."""
+"""The sizes, precision, initial values, dropout and basic parameters that all layers share."""
 
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import linen as nn
@@ -11,13 +12,15 @@ from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
+from jax.typing import ArrayLike
 
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, call
 from tfm.ops.fast import add_last, flat_product
 from tfm.ops.positions import Position
+from tfm.ops.reference import Dropout
 from tfm.ops.scores import Score
-from tfm.ops.shapes import AXES, check_positions, shape_of
+from tfm.ops.shapes import AXES, check_number, check_positions, shape_of
 
 Initializer = Callable[..., Array]
 CODINGS = {
@@ -150,6 +153,39 @@ class Dims:
     def dense(self, features: int | tuple[int, ...], **options: Any) -> Dense:
         """Creates a dense layer; it belongs to the module that calls this."""
         return Dense(features, **{"dtype": self.dtype, "kernel_init": self.kernel_init, **options})
+
+
+class Dropouts(NamedTuple):
+    """A rate for each place where a model drops, and one key for all of them.
+
+    The set of places is static; the rates are data.
+    """
+
+    rates: Mapping[str, ArrayLike]
+    key: Array
+
+    def at(self, place: str, site: str = "") -> Dropout | None:
+        """Returns the dropout of `place`, if it is on; each site of a place has its own key."""
+        if place not in self.rates:
+            return None
+        number = zlib.crc32(f"{site}/{place}".encode())
+        return Dropout(self.rates[place], jax.random.fold_in(self.key, number))
+
+    def within(self, number: ArrayLike | str) -> "Dropouts":
+        """Returns the same rates with the key of a layer (by number) or a part (by name)."""
+        data = zlib.crc32(number.encode()) if isinstance(number, str) else number
+        return Dropouts(self.rates, jax.random.fold_in(self.key, data))
+
+
+def drop(x: Array, dropouts: Dropouts | None, place: str, site: str = "") -> Array:
+    """Sets a share of the numbers in `x` to 0 and scales up the rest."""
+    dropout = None if dropouts is None else dropouts.at(place, site)
+    if dropout is None:
+        return x
+    check_number(f"dropout.{place}", dropout.rate, lambda rate: 0 <= rate < 1, "in [0, 1)")
+    rate = jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32))
+    kept = jax.random.uniform(dropout.key, x.shape) >= rate
+    return jnp.where(kept, x / (1 - rate).astype(x.dtype), 0)
 
 
 def positions(x_BTD: Array, pos_BT: Array | None) -> Array:

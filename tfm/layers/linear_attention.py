@@ -6,7 +6,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
-from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.context import Auxiliary, Cache, Context, Mixer, check_size
 from tfm.layers.dims import Dims
 
 CHUNK = 64  # tokens between two updates of the state
@@ -112,3 +112,17 @@ def _causal(q_BTHK: Array, k_BTHK: Array, v_BTHE: Array, state: Cache) -> tuple[
     state, out = lax.scan(step, state, (cut(q_BTHK), cut(k_BTHK), cut(v_BTHE)))
     out_BTHE = out.swapaxes(0, 1).reshape(batch, -1, heads, out.shape[-1])
     return out_BTHE[:, :length], state
+
+
+def linear_attention(heads: int | None = None) -> Mixer:
+    """Attends through a state of sums over keys.  Katharopoulos et al. 2020.
+
+    `heads` defaults to that of `model.attention`, or to 1.
+    """
+    check_size("linear_attention: heads", heads)
+
+    def make(spec, dims, position, **options):
+        default = 1 if spec.attention is None else spec.attention.heads
+        return LinearAttention(dims, heads or default, **options)
+
+    return Mixer(make)

@@ -9,10 +9,11 @@ from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 
+from tfm.config.names import pick
+from tfm.config.spec import Named
 from tfm.layers.attention import MultiHeadAttention
-from tfm.layers.context import Auxiliary, Cache, Context, Intermediates
-from tfm.layers.dims import Dims
-from tfm.ops.dropout import Dropouts, drop
+from tfm.layers.context import Auxiliary, Cache, Context, Intermediates, Mixer
+from tfm.layers.dims import Dims, Dropouts, drop
 from tfm.ops.fast import add_last, flat_product
 from tfm.ops.loops import Dot, scan_time
 from tfm.ops.mask import Mask
@@ -359,3 +360,12 @@ class RecurrentMixer(nn.Module):
 
     def init_cache(self, batch: int, length: int) -> Cache:
         return zero_carry(CELLS[self.cell], self.dims.width, batch, self.dims.dtype)
+
+
+def recurrent(cell: str = "gru") -> Mixer:
+    """Runs a recurrent network over the tokens, in both directions unless causal.  Elman 1990."""
+    pick(CELLS, cell, "recurrent: cell")
+    return Mixer(
+        lambda spec, dims, position, **options: RecurrentMixer(dims, cell, **options),
+        uses=((CELLS, Named.of(cell, CELLS[cell])),),
+    )

@@ -14,10 +14,9 @@ from tfm.config.names import UserError
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
 from tfm.layers.block import Block, BlockSpec
 from tfm.layers.context import Auxiliary, Cache, Context
-from tfm.layers.dims import Dims, create_params
+from tfm.layers.dims import Dims, create_params, drop
 from tfm.layers.embed import PositionTable
 from tfm.layers.norm import normalize
-from tfm.ops.dropout import drop
 from tfm.ops.positions import Position
 
 SCANNED, UNROLLED = "layers", re.compile(r"layer_(\d+)")

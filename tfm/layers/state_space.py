@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.nn import initializers
 
-from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.context import Auxiliary, Cache, Context, Mixer, check_size
 from tfm.layers.dims import Dims
 
 RADIUS = 0.4, 0.99  # of the eigenvalues at initialization
@@ -85,3 +85,9 @@ class StateSpace(nn.Module):
     def init_cache(self, batch: int, length: int) -> Cache:
         """Returns the state, whose size does not depend on the length."""
         return jnp.zeros((batch, self.states), jnp.complex64)
+
+
+def state_space(states: int = 64) -> Mixer:
+    """Runs a diagonal linear recurrence.  Orvieto et al. 2023."""
+    check_size("state_space: states", states)
+    return Mixer(lambda spec, dims, position, **options: StateSpace(dims, states, **options))

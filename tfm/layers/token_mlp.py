@@ -7,7 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
-from tfm.layers.context import Auxiliary, Cache, Context
+from tfm.layers.context import Auxiliary, Cache, Context, Mixer, check_size
 from tfm.layers.convolution import blank
 from tfm.layers.dims import Dims
 from tfm.ops.fast import gelu
@@ -61,3 +61,13 @@ class PositionMap(nn.Module):
         kernel_ST = jnp.triu(kernel_ST) if self.causal else kernel_ST
         kernel_ST = kernel_ST[: x_BSD.shape[1]].astype(x_BSD.dtype)
         return jnp.einsum("ST,BSD->BTD", kernel_ST, x_BSD)
+
+
+def token_mlp(hidden: int | None = None) -> Mixer:
+    """Maps positions linearly, or with `hidden` by an MLP.  Tolstikhin et al. 2021."""
+    check_size("token_mlp: hidden", hidden)
+    return Mixer(
+        lambda spec, dims, position, **options: TokenMLP(dims, hidden, **options),
+        causal=hidden is None,
+        cacheable=False,
+    )

@@ -1,7 +1,7 @@
 """Helpers of models: masks from the batch, intermediates by name, the cache of a Transformer."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from flax import struct
 from jax import Array
@@ -11,9 +11,24 @@ from tfm.config.names import UserError, suggest
 from tfm.config.spec import Named
 from tfm.layers.block import BlockSpec
 from tfm.layers.context import Context
+from tfm.layers.dims import Dropouts
 from tfm.ops import masks
 from tfm.ops.mask import Mask
 from tfm.ops.shapes import check
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of a Transformer's call, which it passes on in the context of its layers."""
+
+    dropouts: Dropouts | None
+    train: bool
+    capture: tuple[str, ...]  # names of the intermediates to return
+
+
+def within(options: CallOptions, part: str) -> CallOptions:
+    """Returns the options for a part of the model, whose dropouts have their own key."""
+    dropouts = options.get("dropouts")
+    return options if dropouts is None else {**options, "dropouts": dropouts.within(part)}
 
 
 def known(size: int | None) -> int:
@@ -112,22 +127,27 @@ class TransformerCache(struct.PyTreeNode):
         Returns their states and the new cache. The mask must be causal (`check_cacheable`), which
         also hides the empty room of the cache."""
         pos_BT = self.count_B[:, None] + jnp.arange(x_BTD.shape[1])[None]
-        context = Context(
-            mask,
-            valid_BT=valid_BT,
-            pos_BT=pos_BT,
-            offset_B=self.count_B,
-            even=self.even,
-            rolling=self.rolling,
-            **options,
-        )
+        options |= {"even": self.even, "rolling": self.rolling}
+        context = Context(mask, valid_BT, pos_BT, self.count_B, **options)
         x_BTD, layers, _ = run(x_BTD, context, self.layers)
         new: Any = x_BTD.shape[1] if valid_BT is None else jnp.sum(valid_BT, 1)
         return x_BTD, self.replace(layers=layers, count_B=self.count_B + new)
 
-    def guarded(self, logits_BTV: Array) -> Array:
-        """Returns the logits, or NaN for examples that did not fit into the cache."""
-        return jnp.where((self.count_B <= self.length)[:, None, None], logits_BTV, jnp.nan)
+    def decoded(
+        self,
+        model: Any,
+        x_BTD: Array,
+        mask: Mask,
+        valid_BT: Array | None,
+        last: bool,
+        **options: Any,
+    ) -> tuple[Array, "TransformerCache"]:
+        """Returns logits (NaN for examples that do not fit) of what `extended` runs, or with `last`
+        of each row's last token, and the new cache."""
+        x_BTD, cache = self.extended(model.decoder, x_BTD, mask, valid_BT, **options)
+        logits_BTV = model.logits(last_of(x_BTD, valid_BT) if last else x_BTD)
+        fits_B = cache.count_B <= cache.length
+        return jnp.where(fits_B[:, None, None], logits_BTV, jnp.nan), cache
 
 
 def last_of(x_BTD: Array, valid_BT: Array | None) -> Array:

@@ -1,6 +1,6 @@
 """Decoder-only models: every token sees itself and earlier ones.  GPT-2, LLaMA; prefix LMs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flax import linen as nn
 from jax import Array
@@ -11,18 +11,17 @@ from tfm.layers.context import Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
 from tfm.models.common import (
+    CallOptions,
     TransformerCache,
     check_cacheable,
     check_capture,
     check_packed,
     known,
-    last_of,
     outputs,
     slots,
     visible,
 )
 from tfm.ops import masks
-from tfm.ops.dropout import Dropouts
 
 if TYPE_CHECKING:
     from tfm.models.spec import DecoderSpec
@@ -52,28 +51,20 @@ class Decoder(nn.Module):
         pos_BT: Array | None = None,
         segment_BT: Array | None = None,
         prefix_B: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
         head: bool = True,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits, or with `head=False` the final hidden states. The first `prefix_B`
         positions see each other. `capture` may name "states", "weights" and "details"."""
         check_packed(self.spec, segment_BT)
+        capture = options.get("capture", ())
         check_capture(capture, "states", "weights", "details")
         mask = self.spec.mask.entry
         if prefix_B is not None:
             if not self.spec.attends:
                 raise UserError(f"prefix_B: mixer={self.spec.mixer!r} takes no mask")
             mask = mask | masks.prefix(prefix_B)
-        context = Context(
-            visible(mask, valid_BT, segment_BT),
-            valid_BT=valid_BT,
-            pos_BT=pos_BT,
-            dropouts=dropouts,
-            train=train,
-            capture=capture,
-        )
+        context = Context(visible(mask, valid_BT, segment_BT), valid_BT, pos_BT, **options)
         x_BTD, _, auxiliary = self.decoder(self.embed(tokens_BT), context)
         out = self.logits(x_BTD) if head else x_BTD
         return outputs(out, capture, auxiliary.intermediates, auxiliary.losses)
@@ -111,6 +102,4 @@ class Decoder(nn.Module):
         mask = self.spec.mask.entry
         if cache.prefix_B is not None:
             mask = mask | masks.prefix(cache.prefix_B)
-        x_BTD, cache = cache.extended(self.decoder, self.embed(tokens_BT), mask, valid_BT)
-        x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
-        return cache.guarded(self.logits(x_BTD)), cache
+        return cache.decoded(self, self.embed(tokens_BT), mask, valid_BT, last)

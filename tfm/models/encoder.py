@@ -1,6 +1,6 @@
 """Encoder-only models: every token sees both sides.  BERT, Devlin et al. 2019."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
 from flax import linen as nn
@@ -11,11 +11,11 @@ from jax.nn import initializers
 from tfm.config.names import UserError
 from tfm.layers.block import ACTIVATIONS, GATED
 from tfm.layers.context import Context
+from tfm.layers.dims import drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
-from tfm.models.common import check_capture, check_packed, known, outputs, visible
-from tfm.ops.dropout import Dropouts, drop
+from tfm.models.common import CallOptions, check_capture, check_packed, known, outputs, visible
 from tfm.ops.fast import add_last
 
 if TYPE_CHECKING:
@@ -36,27 +36,20 @@ class Encoder(nn.Module):
         types_BT: Array | None = None,
         pos_BT: Array | None = None,
         segment_BT: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
         head: bool = True,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits; with `head=False` the hidden states of masked_lm, which must be the only
         output. `capture` may name "states", "weights", "details" and "pooled"."""
         check_packed(self.spec, segment_BT)
+        capture = options.get("capture", ())
         check_capture(capture, "states", "weights", "details", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
         if not head and spec.outputs != ("masked_lm",):
             raise UserError(f"head=False: model.outputs={spec.outputs} must be ('masked_lm',)")
         embed = self._embed()
-        context = Context(
-            visible(spec.mask.entry, valid_BT, segment_BT),
-            valid_BT=valid_BT,
-            pos_BT=pos_BT,
-            dropouts=dropouts,
-            train=train,
-            capture=capture,
-        )
+        mask = visible(spec.mask.entry, valid_BT, segment_BT)
+        context = Context(mask, valid_BT, pos_BT, **options)
         stack = Stack(spec, spec.layers, spec.position.scheme.entry, causal=False, name="encoder")
         x_BTD, _, (losses, intermediates) = stack(embed(tokens_BT, types_BT), context)
         first_BD = x_BTD[:, 0]
@@ -71,7 +64,7 @@ class Encoder(nn.Module):
                 activation = ACTIVATIONS.get(kind, ACTIVATIONS["gelu"])
                 hidden_BTD = activation(dims.dense(spec.width, name="masked_lm")(x_BTD))
                 hidden_BTD = normalize(
-                    spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, valid_BT, train
+                    spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, valid_BT, context.train
                 )
                 if not head:
                     return outputs(hidden_BTD, capture, intermediates, losses)
@@ -79,7 +72,7 @@ class Encoder(nn.Module):
             else:
                 features = x_BTD if name == "tag" else first_BD
                 if name != "pair":  # Devlin et al. use dropout before fine-tuned heads only
-                    features = drop(features, dropouts, "head", name)
+                    features = drop(features, context.dropouts, "head", name)
                 logits[name] = dims.dense(spec.classes or 0, name=str(name))(features)
         logits = jax.tree.map(lambda x: x.astype(jnp.float32), logits)
         out: Any = logits or x_BTD

@@ -1,6 +1,6 @@
 """Encoder–decoder models: from a source to a target sequence.  Vaswani et al. 2017; T5, UL2."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flax import linen as nn
 from jax import Array
@@ -11,18 +11,18 @@ from tfm.layers.context import Auxiliary, Context
 from tfm.layers.embed import TokenEmbedding, head
 from tfm.layers.stack import Stack
 from tfm.models.common import (
+    CallOptions,
     TransformerCache,
     check_cacheable,
     check_capture,
     check_packed,
     known,
-    last_of,
     outputs,
     slots,
     visible,
+    within,
 )
 from tfm.ops import masks
-from tfm.ops.dropout import Dropouts
 
 if TYPE_CHECKING:
     from tfm.models.spec import EncoderDecoderSpec
@@ -63,15 +63,14 @@ class EncoderDecoder(nn.Module):
         decoder_pos_BT: Array | None = None,
         source_segment_BS: Array | None = None,
         decoder_segment_BT: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
         head: bool = True,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits, or with `head=False` the final hidden states. `capture` may name
         "states", "weights" and "details"; intermediates are grouped under "encoder" and
         "decoder"."""
         check_packed(self.spec, source_segment_BS)
+        capture = options.get("capture", ())
         check_capture(capture, "states", "weights", "details")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
             raise UserError("give segments of packed rows for both sides, or for neither")
@@ -80,22 +79,18 @@ class EncoderDecoder(nn.Module):
             valid_BS=source_valid_BS,
             pos_BS=source_pos_BS,
             segment_BS=source_segment_BS,
-            dropouts=dropouts,
-            train=train,
-            capture=capture,
+            **options,
         )
         context = Context(
             visible(self.spec.decoder_mask.entry, decoder_valid_BT, decoder_segment_BT),
-            valid_BT=decoder_valid_BT,
-            pos_BT=decoder_pos_BT,
+            decoder_valid_BT,
+            decoder_pos_BT,
             source_BSD=source_BSD,
             source_mask=visible(
                 masks.everything(), source_valid_BS, decoder_segment_BT, source_segment_BS
             ),
             source_pos_BS=source_pos_BS,
-            dropouts=None if dropouts is None else dropouts.within("decoder"),
-            train=train,
-            capture=capture,
+            **within(options, "decoder"),
         )
         x_BTD, _, decoded = self.decoder(self.decoder_embed(decoder_input_BT), context)
         sides = {"encoder": encoded, "decoder": decoded}
@@ -110,19 +105,11 @@ class EncoderDecoder(nn.Module):
         valid_BS: Array | None = None,
         pos_BS: Array | None = None,
         segment_BS: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> tuple[Array, Auxiliary]:
         """Returns the states of the source (BSD)."""
-        context = Context(
-            visible(self.spec.mask.entry, valid_BS, segment_BS),
-            valid_BT=valid_BS,
-            pos_BT=pos_BS,
-            dropouts=None if dropouts is None else dropouts.within("encoder"),
-            train=train,
-            capture=capture,
-        )
+        mask = visible(self.spec.mask.entry, valid_BS, segment_BS)
+        context = Context(mask, valid_BS, pos_BS, **within(options, "encoder"))
         x_BSD, _, auxiliary = self.encoder(self.embed(source_BS), context)
         return x_BSD, auxiliary
 
@@ -160,6 +147,4 @@ class EncoderDecoder(nn.Module):
         `last`, only logits of each row's last token (B1V)."""
         source_mask = visible(masks.everything(), cache.source_valid_BS)
         mask, x_BTD = self.spec.decoder_mask.entry, self.decoder_embed(tokens_BT)
-        x_BTD, cache = cache.extended(self.decoder, x_BTD, mask, valid_BT, source_mask=source_mask)
-        x_BTD = last_of(x_BTD, valid_BT) if last else x_BTD
-        return cache.guarded(self.logits(x_BTD)), cache
+        return cache.decoded(self, x_BTD, mask, valid_BT, last, source_mask=source_mask)

@@ -8,10 +8,10 @@ from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.layers.context import Intermediates
+from tfm.layers.dims import Dropouts, drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Carries, InitialState, RecurrentStack, final, zero_carry
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs
-from tfm.ops.dropout import Dropouts, drop
 from tfm.ops.shapes import check
 
 if TYPE_CHECKING:

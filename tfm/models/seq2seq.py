@@ -16,11 +16,11 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Intermediates
+from tfm.layers.dims import Dropouts, drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Attending, Carries, InitialState, RecurrentStack, final
 from tfm.models.common import check_capture, check_valid, known, last_of, outputs, visible
 from tfm.ops import masks
-from tfm.ops.dropout import Dropouts, drop
 
 if TYPE_CHECKING:
     from tfm.models.spec import SeqToSeqSpec

@@ -19,8 +19,7 @@ from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import ACTIVATIONS, BlockSpec, DropoutSpec
 from tfm.layers.dims import CODINGS, DTYPES, Dims, InitSpec
 from tfm.layers.recurrent import CELLS
-from tfm.models.bag import Bag
-from tfm.models.convolution import Convolution
+from tfm.models.baselines import Bag, Convolution
 from tfm.models.decoder import Decoder
 from tfm.models.encoder import Encoder
 from tfm.models.encoder_decoder import EncoderDecoder
@@ -131,21 +130,15 @@ class TransformerSpec(BlockSpec, ModelSpec):  # type: ignore[override]
                 "position.width",
                 f"{{key}}={self.position.width} must be less than width={self.width}",
             )
-        if self.position.width and self.ties:
+        if self.position.width and (self.fills or getattr(self, "tied", False)):
             raise SpecError(
-                "position.width",
-                "{key}: a tied head cannot be used with concatenated positions",
+                "position.width", "{key}: a tied head cannot be used with concatenated positions"
             )
         sites = ["embedding", "attention", "residual", "feedforward", "output"]
         self.dropout.check_sites(*sites, *(["head"] if self.drops_head else []))
 
     packs = True
     drops_head = False
-
-    @property
-    def ties(self) -> bool:
-        """True if the head is the embedding."""
-        return self.fills or getattr(self, "tied", False)
 
     def why_uncacheable(self, mask: Named, length: int = 64) -> str | None:
         """Returns why tokens under this mask cannot be decoded with a cache, or None."""

@@ -8,9 +8,8 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.config.names import UserError
-from tfm.layers.dims import uniform
+from tfm.layers.dims import Dropouts, uniform
 from tfm.models.common import check_capture, check_valid, known, outputs
-from tfm.ops.dropout import Dropouts
 from tfm.ops.masks import near
 from tfm.ops.shapes import check
 

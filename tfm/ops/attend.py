@@ -24,12 +24,20 @@ from jax.typing import ArrayLike
 
 from tfm.config.names import UserError, pick, read
 from tfm.ops.blockwise import Grid, blockwise, rowwise
-from tfm.ops.dropout import Dropout, pair_bits
 from tfm.ops.fused import fused, why_not
 from tfm.ops.mask import At, Mask, a_mask
 from tfm.ops.masks import everything
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.reference import Logits, Plane, reference, stages, tile_logits
+from tfm.ops.reference import (
+    Dropout,
+    Inputs,
+    Logits,
+    Plane,
+    pair_bits,
+    reference,
+    stages,
+    tile_logits,
+)
 from tfm.ops.scores import SCORES, Score
 from tfm.ops.shapes import (
     AXES,
@@ -108,20 +116,22 @@ def attend(
     )
     plane.mask.check(dict(sizes))
     norm = _normalizer(normalizer)
-    args = q_BTHK, k_BSGK, v_BSGE, logits, plane
+    inputs = Inputs(q_BTHK, k_BSGK, v_BSGE, logits, plane)
     if return_stages:
-        return stages(*args, norm)
+        return stages(inputs, norm)
     if return_weights:
-        return reference(*args, norm)
+        return reference(inputs, norm)
     grid = None
     if implementation != "reference":
         grid = _grid(q_BTHK, k_BSGK, logits, plain, edge, norm.row is not None)
-    chosen = {p: choose(implementation, p, *args, norm, grid) for p in PLATFORMS}
+    chosen = {p: choose(implementation, p, inputs, norm, grid) for p in PLATFORMS}
     fused_cap = None if cap is None or "fused" not in chosen.values() else float(np.asarray(cap))
-    return _run(*args, norm, grid, tuple(chosen.items()), fused_cap)
+    return _run(inputs, norm, grid, tuple(chosen.items()), fused_cap)
 
 
-def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid) -> str:
+def choose(
+    implementation: str, platform: str, inputs: Inputs, norm: Normalizer, grid: Grid | None
+) -> str:
     """Returns the implementation to use on `platform`."""
     if implementation in ("reference", "blockwise"):
         return implementation
@@ -129,7 +139,7 @@ def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm
     # `auto` never takes XLA's kernel on CPU. Kernels of other platforms are traced only on request:
     # "fused", lowered for a TPU elsewhere. (Tracing cuDNN's fails without a GPU.)
     if implementation == "fused" or (here and platform != "cpu"):
-        unsupported = why_not(platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
+        unsupported = why_not(platform, inputs, norm)
         if implementation == "fused" and here and unsupported:
             raise UserError(
                 f"implementation='fused' on {platform} cannot do {unsupported}; 'reference' and "
@@ -137,8 +147,10 @@ def choose(implementation, platform, q_BTHK, k_BSGK, v_BSGE, logits, plane, norm
             )
         if not unsupported and (here or platform == "tpu"):
             return "fused"
+    assert grid is not None
     one_tile = (grid.row_edge, grid.col_edge) == (grid.rows, grid.cols)
-    names = [*logits.score.keywords, *(logits.bias.keywords if logits.bias else ())]
+    score, bias, _ = inputs.logits
+    names = [*score.keywords, *(bias.keywords if bias else ())]
     holds_plane = any({"L", "M"} <= set(suffix(name)) for name in names)
     return "reference" if one_tile or holds_plane else "blockwise"
 
@@ -180,22 +192,21 @@ def _numbers_per_pair(q_BTHK: Array, k_BSGK: Array, logits: Logits) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("norm", "grid", "chosen", "fused_cap"))
-def _run(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid, chosen, fused_cap):
+def _run(inputs, norm, grid, chosen, fused_cap):
     def on(platform: str, implementation: str) -> Callable[..., Array]:
         match implementation:
             case "reference":
-                return lambda q, k, v, logits, plane: reference(q, k, v, logits, plane, norm)[0]
+                return lambda inputs: reference(inputs, norm)[0]
             case "blockwise":
                 by_parts: Any = blockwise if norm.row is None else rowwise
-                return lambda *args: by_parts(*args, norm, grid)
+                return lambda inputs: by_parts(inputs, norm, grid)
         return functools.partial(fused, platform, fused_cap)
 
-    args = q_BTHK, k_BSGK, v_BSGE, logits, plane
     branches = {platform: on(platform, implementation) for platform, implementation in chosen}
     implementations = {implementation for _, implementation in chosen}
     if len(implementations) == 1 and "fused" not in implementations:
-        return branches["cpu"](*args)
-    return lax.platform_dependent(*args, **branches, default=on("", "blockwise"))
+        return branches["cpu"](inputs)
+    return lax.platform_dependent(inputs, **branches, default=on("", "blockwise"))
 
 
 def _platform() -> str:

@@ -11,18 +11,17 @@ keys, and recomputes them in the backward pass. It skips no pair, whatever the m
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from tfm.ops import dropout as drop
 from tfm.ops.fast import LOWEST
 from tfm.ops.mask import At, Span
 from tfm.ops.normalizers import Normalizer
-from tfm.ops.reference import F32, HIDDEN, Logits, Plane, attend_rows, mix, tile_logits
+from tfm.ops.reference import F32, HIDDEN, Inputs, Plane, attend_rows, mix, tile_logits
 from tfm.ops.scores import wide
 
 
@@ -67,20 +66,13 @@ def _visits(shown: np.ndarray) -> Visits:
     return Visits(which[:, : max(1, count.max())], count)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def blockwise(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-    grid: Grid,
-) -> Array:
-    return _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def blockwise(inputs: Inputs, norm: Normalizer, grid: Grid) -> Array:
+    return _forward(inputs, norm, grid)[0]
 
 
-def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
+def _forward(inputs, norm, grid):
+    q_BTHK, k_BSGK, v_BSGE, logits, plane = inputs
     by_row, _ = visits(grid, plane)
     q_tiles = cut(q_BTHK, grid.row_edge)
     k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
@@ -104,7 +96,7 @@ def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
                     out = out * _BTH1(shrink)
                 else:
                     weights = jnp.where(visible, norm.each(s), 0.0)
-                return most, total, out + mix(_drop(weights, plane, at), v_tiles[j])
+                return most, total, out + mix(plane.drop(weights, at), v_tiles[j])
 
             return lax.cond(jnp.any(visible), work, lambda carry: carry, carry)
 
@@ -121,11 +113,11 @@ def _forward(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, grid):
     xs = jnp.arange(len(q_tiles)), q_tiles, *map(jnp.asarray, by_row)
     _, (out_tiles, lse_tiles) = lax.scan(row, None, xs)
     out = uncut(out_tiles, grid.rows).astype(v_BSGE.dtype)
-    return out, (q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles)
+    return out, (inputs, out_tiles, lse_tiles)
 
 
 def _backward(norm, grid, saved, d_out):
-    q_BTHK, k_BSGK, v_BSGE, logits, plane, out_tiles, lse_tiles = saved
+    (q_BTHK, k_BSGK, v_BSGE, logits, plane), out_tiles, lse_tiles = saved
     _, by_col = visits(grid, plane)
     q_tiles, d_out_tiles = cut(q_BTHK, grid.row_edge), cut(d_out, grid.row_edge).astype(F32)
     k_tiles, v_tiles = (cut(x, grid.col_edge) for x in (k_BSGK, v_BSGE))
@@ -151,7 +143,7 @@ def _backward(norm, grid, saved, d_out):
                     weights = jnp.exp(s - total_tiles[i][..., None])
                 else:
                     weights, pull_each = jax.vjp(lambda s: jnp.where(visible, norm.each(s), 0.0), s)
-                _, pull_mix = jax.vjp(lambda w, v: mix(_drop(w, plane, at), v), weights, v)
+                _, pull_mix = jax.vjp(lambda w, v: mix(plane.drop(w, at), v), weights, v)
                 d_weights, d_v = pull_mix(d_out_tiles[i])
                 if norm.each is None:
                     share = jnp.exp(s - lse_tiles[i][..., None])
@@ -177,22 +169,15 @@ def _backward(norm, grid, saved, d_out):
         for tiles, x in ((d_q_tiles, q_BTHK), (d_k_tiles, k_BSGK), (d_v_tiles, v_BSGE))
     )
     d_logits = jax.tree.map(lambda d, x: d.astype(x.dtype), d_logits, logits)
-    return d_q, d_k, d_v, d_logits, None
+    no_gradient: Any = None
+    return (Inputs(d_q, d_k, d_v, d_logits, no_gradient),)
 
 
 blockwise.defvjp(_forward, _backward)
 
 
-def rowwise(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-    grid: Grid,
-) -> Array:
-    arrays = k_BSGK, v_BSGE, logits
+def rowwise(inputs: Inputs, norm: Normalizer, grid: Grid) -> Array:
+    q_BTHK, *arrays, plane = inputs
     # Gradients are summed over the steps in float32, whatever the dtype of the arrays.
     widened = jax.tree.map(lambda x: jnp.asarray(x).astype(wide(jnp.asarray(x))), arrays)
 
@@ -203,7 +188,7 @@ def rowwise(
             lambda x, like: x.astype(jnp.result_type(like)), widened, arrays
         )
         rows_T = i * grid.row_edge + jnp.arange(grid.row_edge)
-        return attend_rows(q, k, v, narrow_logits, plane, norm, rows_T)[0]
+        return attend_rows(Inputs(q, k, v, narrow_logits, plane), norm, rows_T)[0]
 
     q_tiles = cut(q_BTHK, grid.row_edge)
     return uncut(lax.map(some_rows, (jnp.arange(len(q_tiles)), q_tiles)), grid.rows)
@@ -220,12 +205,6 @@ def _look(plane: Plane, grid: Grid, i: Array, j: Array) -> tuple[At, Array]:
     if grid.cols % grid.col_edge:
         visible &= (at.k_index_S < grid.cols)[None, None, None]
     return at, visible
-
-
-def _drop(weights_BHTS: Array, plane: Plane, at: At) -> Array:
-    if plane.dropped is None:
-        return weights_BHTS
-    return weights_BHTS * drop.keep(plane.dropped, at.q_index_T, at.k_index_S)
 
 
 def cut(x_BTHK: Array, edge: int) -> Array:

@@ -4,6 +4,9 @@ cuDNN on GPU and XLA on CPU are called through `jax.nn.dot_product_attention`; t
 Pallas splash attention.
 """
 
+import functools
+import operator
+
 import jax
 from jax import Array
 from jax import numpy as jnp
@@ -12,22 +15,15 @@ from tfm.ops import scores
 from tfm.ops.mask import And, Everything, Mask
 from tfm.ops.masks import Band, Padding, Segments
 from tfm.ops.normalizers import NORMALIZERS, Normalizer
-from tfm.ops.reference import Logits, Plane
+from tfm.ops.reference import Inputs
 
 LANES = 128  # width of a TPU tile: lengths and head widths are padded to a multiple of it
 SCALES = {scores.dot: lambda width: 1.0, scores.scaled_dot: lambda width: width**-0.5}
 
 
-def why_not(
-    platform: str,
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-) -> str | None:
+def why_not(platform: str, inputs: Inputs, norm: Normalizer) -> str | None:
     """Returns the part of this combination that the kernel of `platform` lacks, or None."""
+    q_BTHK, k_BSGK, v_BSGE, logits, plane = inputs
     width, dtype = q_BTHK.shape[-1], q_BTHK.dtype
     if plane.offset_B is not None:
         return "a cache"
@@ -72,16 +68,9 @@ def why_not(
     return None
 
 
-def fused(
-    platform: str,
-    cap: float | None,
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGK: Array,
-    logits: Logits,
-    plane: Plane,
-) -> Array:
+def fused(platform: str, cap: float | None, inputs: Inputs) -> Array:
     """Computes attention by the kernel of "cpu", "cuda" or "tpu", which must support it."""
+    q_BTHK, k_BSGK, v_BSGK, logits, plane = inputs
     _, rows, heads, width = q_BTHK.shape
     cols = k_BSGK.shape[1]
     scale = SCALES[logits.score.func](width)
@@ -90,9 +79,8 @@ def fused(
     if platform == "tpu":
         out = _splash(q_BTHK * scale, k_BSGK, v_BSGK, band, others, cap)
     else:
-        array = _as_array(band, others)
         mask = None
-        if array is not None:
+        if (array := _as_array(band, others)) is not None:
             mask = array.visible(at)
             mask = jnp.broadcast_to(mask, (*mask.shape[:2], rows, cols))
         out = jax.nn.dot_product_attention(
@@ -134,12 +122,7 @@ def _as_array(band: Band, others: list[Mask]) -> Mask | None:
     """
     flags_suffice = band.right == 0 or band == Band(None, None)
     parts = others if flags_suffice else [band, *others]
-    if not parts:
-        return None
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = joined & part
-    return joined
+    return functools.reduce(operator.and_, parts) if parts else None
 
 
 def _splash(
@@ -177,21 +160,15 @@ def _splash(
     head_mask = (
         masks.FullMask(plane) if unlimited else masks.LocalMask(plane, (band.left, band.right), 0)
     )
-    block_q, block_k = (
+    q_block, k_block = (
         next(b for b in (512, 256, 128) if n % b == 0) for n in (q_length, k_length)
     )
+    over_k = ("kv", "kv_compute", "kv_dkv", "kv_dkv_compute", "kv_dq")
+    blocks = {f"block_{name}": q_block for name in ("q", "q_dkv", "q_dq")}
+    blocks |= {f"block_{name}": k_block for name in over_k}
     kernel = kernels.make_splash_mha_single_device(
         masks.MultiHeadMask([head_mask] * heads),
-        block_sizes=kernels.BlockSizes(
-            block_q=block_q,
-            block_kv=block_k,
-            block_kv_compute=block_k,
-            block_q_dkv=block_q,
-            block_kv_dkv=block_k,
-            block_kv_dkv_compute=block_k,
-            block_q_dq=block_q,
-            block_kv_dq=block_k,
-        ),
+        block_sizes=kernels.BlockSizes(**blocks),
         attn_logits_soft_cap=cap,
     )
 

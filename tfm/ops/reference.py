@@ -12,11 +12,11 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 from tfm.config.names import UserError
-from tfm.ops import dropout as drop
 from tfm.ops.fast import exp_minus_total
 from tfm.ops.mask import At, Mask
 from tfm.ops.normalizers import Normalizer
 from tfm.ops.scores import dot, scaled_dot
+from tfm.ops.shapes import check_number
 
 F32 = jnp.float32
 # The logit of a hidden pair. Even below a row maximum of `LOWEST` its exponential is exactly zero,
@@ -32,19 +32,77 @@ class Logits(NamedTuple):
     cap: ArrayLike | None
 
 
+class Dropout(NamedTuple):
+    """A dropout rate and its random key. None in its place drops nothing."""
+
+    rate: ArrayLike
+    key: Array
+
+
+class PairBits(NamedTuple):
+    """Random bits for each row and each column; a pair combines those of both."""
+
+    rate: Array
+    row_BHT: Array
+    col_S: Array
+
+
 class Plane(NamedTuple):
     """The mask, positions and dropout of all rows and columns. No gradients flow to it."""
 
     mask: Mask
     q_pos_BT: Array
     k_pos_BS: Array
-    dropped: drop.PairBits | None
+    dropped: PairBits | None
     offset_B: Array | None = None  # key index of the first query, in cached decoding
 
     def at(self, rows_T: Array, cols_S: Array) -> At:
         q_pos_BT = jnp.take(self.q_pos_BT, rows_T, axis=1, mode="clip")
         k_pos_BS = jnp.take(self.k_pos_BS, cols_S, axis=1, mode="clip")
         return At(rows_T, cols_S, q_pos_BT, k_pos_BS, self.offset_B)
+
+    def drop(self, weights_BHTS: Array, at: At) -> Array:
+        """Drops a share of the weights of a tile, if dropout is on."""
+        if self.dropped is None:
+            return weights_BHTS
+        return weights_BHTS * keep(self.dropped, at.q_index_T, at.k_index_S)
+
+
+class Inputs(NamedTuple):
+    """The arguments that all implementations share, besides the normalizer."""
+
+    q_BTHK: Array
+    k_BSGK: Array
+    v_BSGE: Array
+    logits: Logits
+    plane: Plane
+
+
+def pair_bits(dropout: Dropout, batch: int, heads: int, rows: int, cols: int) -> PairBits:
+    if not isinstance(dropout, Dropout):
+        raise UserError(f"dropout must be Dropout(rate, key), not {dropout!r}")
+    check_number("dropout rate", dropout.rate, lambda rate: 0 <= rate <= 1, "between 0 and 1")
+    row_key, col_key = jax.random.split(dropout.key)
+    return PairBits(
+        jax.lax.stop_gradient(jnp.asarray(dropout.rate, jnp.float32)),
+        jax.random.bits(row_key, (batch, heads, rows), jnp.uint32),
+        jax.random.bits(col_key, (cols,), jnp.uint32),
+    )
+
+
+def keep(bits: PairBits, rows_T: Array, cols_S: Array) -> Array:
+    """Returns 1 / (1 − rate) for pairs that are kept, 0 for those that are dropped.
+
+    The result depends only on the row and column of a pair, so any tiling drops the same pairs.
+    Hashing the two (MurmurHash3's finalizer) costs about as much as an exponential; a full random
+    generator per pair would cost many times the attention itself.
+    """
+    x = jnp.take(bits.row_BHT, rows_T, axis=2, mode="clip")[..., None]
+    x = x + jnp.take(bits.col_S, cols_S, mode="clip")[None, None, None]
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    uniform = ((x ^ (x >> 16)) >> 8).astype(jnp.float32) * 2.0**-24
+    return jnp.where(uniform >= bits.rate, 1 / (1 - bits.rate), 0.0)
 
 
 def tile_logits(logits: Logits, q_BTHK: Array, k_BSGK: Array, at: At) -> Array:
@@ -98,19 +156,15 @@ def mix(weights_BHTS: Array, v_BSGE: Array) -> Array:
     return out.reshape(batch, heads, rows, -1).swapaxes(1, 2)
 
 
-def reference(
-    q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
-) -> tuple[Array, Array]:
+def reference(inputs: Inputs, norm: Normalizer) -> tuple[Array, Array]:
     """Returns outputs (BTHE) and weights (BHTS)."""
-    rows_T = jnp.arange(q_BTHK.shape[1])
-    return attend_rows(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm, rows_T)
+    return attend_rows(inputs, norm, jnp.arange(inputs.q_BTHK.shape[1]))
 
 
-def stages(
-    q_BTHK: Array, k_BSGK: Array, v_BSGE: Array, logits: Logits, plane: Plane, norm: Normalizer
-) -> tuple[Array, dict[str, Array]]:
+def stages(inputs: Inputs, norm: Normalizer) -> tuple[Array, dict[str, Array]]:
     """Returns the outputs and each stage from the score to the weights, by name."""
-    out_BTHE, weights_BHTS = reference(q_BTHK, k_BSGK, v_BSGE, logits, plane, norm)
+    q_BTHK, k_BSGK, _, logits, plane = inputs
+    out_BTHE, weights_BHTS = reference(inputs, norm)
     at = plane.at(jnp.arange(q_BTHK.shape[1]), jnp.arange(k_BSGK.shape[1]))
     by_name = {
         "score_BHTS": tile_logits(Logits(logits.score, None, None), q_BTHK, k_BSGK, at),
@@ -123,21 +177,12 @@ def stages(
     return out_BTHE, by_name
 
 
-def attend_rows(
-    q_BTHK: Array,
-    k_BSGK: Array,
-    v_BSGE: Array,
-    logits: Logits,
-    plane: Plane,
-    norm: Normalizer,
-    rows_T: Array,
-) -> tuple[Array, Array]:
-    """Returns outputs and weights of the queries at indices `rows_T`, over all keys."""
-    cols_S = jnp.arange(k_BSGK.shape[1])
-    at = plane.at(rows_T, cols_S)
+def attend_rows(inputs: Inputs, norm: Normalizer, rows_T: Array) -> tuple[Array, Array]:
+    """Returns outputs and weights over all keys, of queries that have the indices `rows_T`."""
+    q_BTHK, k_BSGK, v_BSGE, logits, plane = inputs
+    at = plane.at(rows_T, jnp.arange(k_BSGK.shape[1]))
     weights = normalize(norm, tile_logits(logits, q_BTHK, k_BSGK, at), plane.mask.visible(at))
-    if plane.dropped is not None:
-        weights = weights * drop.keep(plane.dropped, rows_T, cols_S)
+    weights = plane.drop(weights, at)
     return mix(weights, v_BSGE).astype(v_BSGE.dtype), weights
 
 

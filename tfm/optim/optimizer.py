@@ -1,4 +1,4 @@
-"""Optimizers, built inside the training step from traced numbers.
+"""Optimizers and schedules, built inside the training step from traced numbers.
 
 Whether clipping or decay is on is structure; its value is data: one compiled step serves every
 learning rate, decay and clip. A parameter's path determines its kind: a matrix, a bias, a layer of
@@ -21,9 +21,9 @@ from optax import contrib
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, rate
 from tfm.layers.stack import SCANNED
-from tfm.optim.schedule import SCHEDULES
 
 Tree = Any
+Schedule = Callable[[Array, int], Array]  # from (step, steps) to a fraction of the peak
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -270,4 +270,63 @@ OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] =
     "adafactor": adafactor,
     "lion": lion,
     "muon": muon,
+}
+
+
+def constant(warmup: int = 0) -> Schedule:
+    """Stays constant after the warm-up."""
+    return _ramp("constant", jnp.ones_like, warmup)
+
+
+def cosine(warmup: int = 0, final: float = 0.1) -> Schedule:
+    """Falls along half a cosine to `final`.  Loshchilov & Hutter 2017."""
+
+    def after(progress: Array) -> Array:
+        return final + (1 - final) * (1 + jnp.cos(jnp.pi * progress)) / 2
+
+    return _ramp("cosine", after, warmup, final)
+
+
+def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
+    """Falls linearly to `final`."""
+    return _ramp("linear", lambda t: 1 - (1 - final) * t, warmup, final)
+
+
+def wsd(warmup: int = 0, decay: float = 0.2, final: float = 0.0) -> Schedule:
+    """Stays constant, then falls linearly over the last fraction `decay`.  Hu et al. 2024."""
+    if not 0 < decay <= 1:
+        raise UserError(f"wsd: decay={decay} must be in (0, 1]")
+
+    def after(progress: Array) -> Array:
+        return 1 - (1 - final) * jnp.maximum(progress - (1 - decay), 0) / decay
+
+    return _ramp("wsd", after, warmup, final)
+
+
+def noam(warmup: int = 4000) -> Schedule:
+    """Rises linearly over `warmup` steps, then falls as 1/√step.  Vaswani et al. 2017, §5.3."""
+    if warmup < 1:
+        raise UserError(f"noam: warmup={warmup} must be at least 1")
+    return lambda step, steps: jnp.minimum((step + 1) / warmup, jnp.sqrt(warmup / (step + 1)))
+
+
+def _ramp(name: str, after: Callable[[Array], Array], warmup: int, final: float = 0.0) -> Schedule:
+    """Returns a schedule that rises linearly over `warmup` steps, then is `after(progress)`."""
+    if warmup < 0 or not 0 <= final <= 1:
+        raise UserError(f"{name}: need warmup ≥ 0 and final in [0, 1], not {warmup} and {final}")
+
+    def schedule(step: Array, steps: int) -> Array:
+        up = (step + 1) / max(warmup, 1)
+        progress = jnp.clip((step - warmup) / max(steps - warmup, 1), 0, 1)
+        return jnp.where(step < warmup, up, after(progress))
+
+    return schedule
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "linear": linear,
+    "wsd": wsd,
+    "noam": noam,
 }

@@ -14,8 +14,8 @@ from jax import numpy as jnp
 
 from tfm.config.files import user_entries
 from tfm.config.spec import Named
+from tfm.layers.dims import Dropouts
 from tfm.objectives.base import COUNTED, Batch, Objective, eval_step, head_options, sums_of
-from tfm.ops.dropout import Dropouts
 from tfm.optim import optimizer
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.checkpoint import evaluated
