@@ -184,8 +184,6 @@ class Corpus(Source):
             "form": layout.form,
             "vocab": tokenizer.vocab,
             "special": tokenizer.special,
-            "encode": tokenizer.encode,
-            "decode": tokenizer.decode,
             "label_names": self.label_names,
             "vocabulary": self.saved_vocabulary(),
         }

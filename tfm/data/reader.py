@@ -243,7 +243,7 @@ def of_tree(tree: Mapping[str, Any], vocabulary: str | None) -> Reader:
 def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
     """Builds the reader of a data set, which `source` opened. `added` are the names of the ids
     that an objective adds after those of the data."""
-    tokenizer = None if dataset.vocabulary is None else tokenizer_of(dataset.vocabulary)
+    tokenizer = tokenizer_of(dataset.vocabulary)
     kind = getattr(source, "kind", "")
     special = None if kind in ("characters", "bytes") else dataset.special
     facts: dict[str, Any] = {"kind": "numbers"}
@@ -251,10 +251,8 @@ def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
         facts = {"kind": "tokenizer", "vocabulary": dataset.vocabulary}
     elif kind == "bytes":
         facts = {"kind": "bytes"}
-    elif dataset.decode is not None:
-        decode = dataset.decode
-        pieces = tuple(decode([id_]) for id_ in range(dataset.vocab))
-        facts = {"kind": "pieces", "pieces": pieces, "separator": "" if kind else " "}
+    elif dataset.pieces:
+        facts = {"kind": "pieces", "pieces": dataset.pieces, "separator": dataset.separator}
     if special is not None:
         wraps = tokenizer is not None and tokenizer.wraps and dataset.form in WRAPPED
         # A stream whose lines have no end is never ended; its start is that of the whole.
