@@ -218,10 +218,9 @@ def checked(
     if not parts or not all(isinstance(text, str) for text in parts):
         raise UserError(f"mixture: parts={parts!r} must be data sets in quotes: ('copy', 'sort')")
     for name, values in {"weights": weights, "prefixes": prefixes}.items():
-        if values and len(values) != len(parts):
-            raise UserError(
-                f"mixture: {name}={values!r} must be one for each of {len(parts)} parts"
-            )
+        if len(values) not in (0, len(parts)):
+            count = f"one for each of {len(parts)} parts"
+            raise UserError(f"mixture: {name}={values!r} must be {count}")
     for weight in weights:
         if type(weight) not in (int, float) or not 0 < weight < math.inf:
             raise UserError(f"mixture: weights={weights!r} must be numbers above 0")
