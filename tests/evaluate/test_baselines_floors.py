@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tfm.config.names import read
 from tfm.data.dataset import FIRST
 from tfm.data.datasets import open_dataset
 from tfm.evaluate.table import EVALUATORS
@@ -14,7 +15,9 @@ from tfm.objectives.table import OBJECTIVES
 
 def found(task, objective, count=500):
     train, valid = (open_dataset(task, split, count) for split in ("train", "valid"))
-    context = SimpleNamespace(objective=OBJECTIVES[objective], data=lambda split: train)
+    context = SimpleNamespace(
+        objective=read(objective, OBJECTIVES, "objective"), data=lambda split: train
+    )
     slices = EVALUATORS["floors"]().evaluate(context, valid).slices
     return {name: metrics["accuracy"] for name, metrics in slices.items()}
 
