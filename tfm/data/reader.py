@@ -24,7 +24,7 @@ Ids = Sequence[int] | np.ndarray
 
 
 class Prompt(NamedTuple):
-    """What a model reads for one text.
+    """The input of a model for one text.
 
     A model with a source reads `source` and continues `tokens`, the beginning of its target;
     others read, and may continue, `tokens`, some after a `vector`.

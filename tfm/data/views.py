@@ -82,8 +82,9 @@ def with_prefix(prefix: Sequence[int], dataset: Dataset, notes: tuple[str, ...])
 
     def prefixed_lengths() -> np.ndarray:
         assert lengths is not None
-        length_NS = lengths()
-        return length_NS + np.array([size, 0][: length_NS.shape[1]], length_NS.dtype)
+        length_NS = lengths().copy()
+        length_NS[:, 0] += size
+        return length_NS
 
     return dataclasses.replace(
         dataset,
