@@ -13,6 +13,7 @@ import pytest
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import DATASETS, fingerprint, open_dataset, open_splits
+from tfm.data.reader import of_data
 from tfm.data.tokenizers import TOKENIZERS, trained
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
@@ -40,7 +41,7 @@ def opened(text, split="train", count=None, vocabulary=None, **reading):
 def rows(dataset, ragged="tokens", show=True):
     found = getattr(dataset.take(np.arange(len(dataset))), ragged)
     cut = np.split(found.ids, np.cumsum(found.lengths)[:-1])
-    return [dataset.decode(row) for row in cut] if show else [row.tolist() for row in cut]
+    return [of_data(dataset, None).decode(row) if show else row.tolist() for row in cut]
 
 
 def real(name):
@@ -63,7 +64,7 @@ def test_each_token_is_scored_once(tokenizer, length):
         assert np.all(batch.inputs["valid_BT"] >= (batch.weights > 0))
         said += batch.labels[batch.weights > 0].tolist()
         seen += int(batch.weights.sum())
-    text = valid.decode(said)
+    text = of_data(valid, None).decode(said)
     assert text == (" ".join(LINES.split()).replace(" 完 ", "完").removesuffix(" 完") + "完"
                     if tokenizer == "words" else LINES)  # fmt: skip
     assert valid.bytes_per_token == len(LINES.encode()) / seen
@@ -87,7 +88,8 @@ def test_a_share_is_held_out():
     held = sum(len(f"line {i}\n") for i in range(first, 100))
     assert held <= 0.25 * size < held + len("line 99\n")
     assert train.counts().sum() == 2 * first
-    assert valid.decode([valid.special.unk]) in rows(valid)[0]  # its numbers were not learned
+    unknown = of_data(valid, None).decode([valid.special.unk])
+    assert unknown in rows(valid)[0]  # its numbers were not learned
     assert len(opened(name.replace("0.25", "0.25, stride=2"))) == first
     with pytest.raises(UserError, match="there is no 'test' split: write test=… for its file"):
         opened(name, "test")
@@ -100,7 +102,7 @@ def test_a_share_is_held_out():
 def test_ends_of_lines():
     write(a__txt="a b\n\nc\n")
     dataset = opened("text(train='a.txt', valid='a.txt', length=99, eos=True)", "valid")
-    a, b, c = (dataset.encode(word)[0] for word in "abc")
+    a, b, c = (of_data(dataset, None).ids(word)[0] for word in "abc")
     end = dataset.special.eos
     assert rows(dataset, show=False) == [[dataset.special.bos, a, b, end, end, c, end]]
     assert dataset.words_per_token == 1  # an end counts as a word, as in published numbers
@@ -122,7 +124,7 @@ def test_blocks_change_no_token():
     write(a__txt=text)
     name = "text(train='a.txt', valid='a.txt', length=1000000)"
     dataset = opened(name, "valid", tokenizer="gpt2(path='tokenizers')")
-    assert rows(dataset, show=False)[0][1:] == dataset.encode(text)
+    assert rows(dataset, show=False)[0][1:] == of_data(dataset, None).ids(text)
 
 
 def test_wikitext_has_the_published_number_of_words():
@@ -170,18 +172,18 @@ def test_two_sentences():
     dataset = opened(name)
     sep = dataset.special.sep
     found = dataset.take(np.arange(2))
-    the, cat, sat, a, dog = dataset.encode("the cat sat a dog")
+    the, cat, sat, a, dog = of_data(dataset, None).ids("the cat sat a dog")
     assert found.tokens.ids[:7].tolist() == [the, cat, sat, sep, a, dog, sep]
     assert found.segments.tolist() == [0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1]
     assert dataset.label_names == ("no", "yes")
     bert = opened(name, tokenizer="wordpiece(min_count=1)")
     found = bert.take(np.arange(2))
-    special = bert.special
+    special, ids = bert.special, of_data(bert, None).ids
     assert found.tokens.lengths.tolist() == [8, 6]
     assert found.tokens.ids[[0, 4, 7]].tolist() == [special.bos, special.sep, special.sep]
     short = opened(name, tokenizer="wordpiece(min_count=1)", max_length=6)
     assert short.take(np.array([0])).tokens.ids.tolist() == [
-        special.bos, *bert.encode("the cat"), special.sep, *bert.encode("a"), special.sep
+        special.bos, *ids("the cat"), special.sep, *ids("a"), special.sep
     ]  # fmt: skip
     assert short.notes == ("train: 1 rows truncated to data.max_length=6; 2 tokens lost",)
 

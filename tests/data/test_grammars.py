@@ -9,6 +9,7 @@ import pytest
 from tfm.config.names import UserError
 from tfm.data.datasets import open_dataset
 from tfm.data.plan.order import Epochs
+from tfm.data.reader import of_data
 
 FRENCH = dict(
     cat="chat", dog="chien", cow="vache", girl="fille", boy="garçon", woman="femme", king="roi",
@@ -54,7 +55,7 @@ def pairs(task, split="train", count=400):
     cut = lambda x: np.split(x.ids, np.cumsum(x.lengths)[:-1])
     target = np.cumsum(found.target.lengths)[:-1]
     rows = zip(cut(found.tokens), cut(found.target), np.split(found.alignment, target), strict=True)
-    words = lambda ids: dataset.decode(ids).split()
+    words = lambda ids: of_data(dataset, None).decode(ids).split()
     return [(words(source), words(target), at.tolist()) for source, target, at in rows]
 
 
@@ -127,7 +128,7 @@ def test_who_it_is():
     seen = set()
     rows = np.split(found.tokens.ids, np.cumsum(found.tokens.lengths)[:-1])
     for ids, label in zip(rows, found.labels.tolist(), strict=True):
-        text = dataset.decode(ids)
+        text = of_data(dataset, None).decode(ids)
         said = text.partition(" because ")[0].split()
         nouns = [word for word in said if word in (*places, *animals)]
         assert len(nouns) == 2
@@ -148,7 +149,7 @@ def test_the_noun_that_a_pronoun_stands_for(at, word):
     begin = 0
     for length, label in zip(found.tokens.lengths, labelled.labels, strict=True):
         own = slice(begin, begin + length)
-        words = dataset.decode(found.tokens.ids[own]).split()
+        words = of_data(dataset, None).decode(found.tokens.ids[own]).split()
         (place,) = np.flatnonzero(found.scored[own])
         assert words[place] == (word or words[-1])
         # Before "because", the nouns stand after "the" or an adjective: the last words of phrases.
@@ -156,7 +157,7 @@ def test_the_noun_that_a_pronoun_stands_for(at, word):
         first, second = re.fullmatch(
             r"(?:.*?)the(?: \w+)? (\w+) (?:did not \w+|was not \w+ by) the(?: \w+)? (\w+)", said
         ).groups()
-        answer = dataset.decode(found.tags[own][place : place + 1])
+        answer = of_data(dataset, None).decode(found.tags[own][place : place + 1])
         assert answer == (second if label else first)
         begin += length
     assert dataset.shortcuts["either noun"](found) == 0.5
@@ -174,7 +175,8 @@ def test_no_sentence_is_in_two_splits(task):
         dataset = open_dataset(task, split, 2000)
         found = dataset.take(Epochs(2000, 500, 0).rows(0))
         hashes[split] = set(found.tokens.hashes().tolist())
-        assert dataset.encode(dataset.decode(found.tokens.ids)) == found.tokens.ids.tolist()
+        reader = of_data(dataset, None)
+        assert reader.ids(reader.decode(found.tokens.ids)) == found.tokens.ids.tolist()
     assert not hashes["train"] & hashes["valid"]
     assert not hashes["valid"] & hashes["test"]
     assert not hashes["train"] & hashes["test"]

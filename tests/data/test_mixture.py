@@ -9,6 +9,7 @@ from tfm.config.files import load, user_entries
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
+from tfm.data.reader import of_data
 from tfm.run import spec
 
 ENGLISH = ["the dog sleeps", "a cat runs", "the cat sees a dog", "a dog runs to the big cat"] * 5
@@ -45,7 +46,7 @@ def pairs(dataset):
     sides = [
         np.split(side.ids, np.cumsum(side.lengths)[:-1]) for side in (some.tokens, some.target)
     ]
-    return [tuple(map(dataset.decode, pair)) for pair in zip(*sides, strict=True)]
+    return [tuple(map(of_data(dataset, None).decode, pair)) for pair in zip(*sides, strict=True)]
 
 
 def test_both_directions_of_a_translation():
@@ -140,7 +141,7 @@ def test_text_after_a_prefix_is_scored_as_it_was(folder):
     whole = sum(int(np.sum(x.take(np.arange(len(x))).tokens.lengths - 1)) for x in alone)
     assert some.scored.sum() == whole
     starts = np.cumsum(some.tokens.lengths) - some.tokens.lengths
-    assert {valid.decode(some.tokens.ids[s : s + 2]) for s in starts} == {"A:", "B:"}
+    assert {of_data(valid, None).decode(some.tokens.ids[s : s + 2]) for s in starts} == {"A:", "B:"}
     assert not some.scored[starts[:, None] + np.arange(3)].any()
 
 

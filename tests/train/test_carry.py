@@ -13,6 +13,7 @@ from tests.helpers.quick import jit
 from tests.helpers.runs import Silent, arrays, assert_same, lines
 from tests.parity.torch_models import cell_tree
 from tfm.config.names import UserError
+from tfm.data.reader import of_data
 from tfm.evaluate import leaks
 from tfm.evaluate.loss import measure
 from tfm.objectives.batches import train_batch
@@ -273,8 +274,8 @@ def test_rows_follow_the_text(dataset):
         assert begins == [[True] * BATCH] + [[False] * BATCH] * (plan.steps - 1)
         read = np.concatenate([batch.inputs["tokens_BT"] for batch in epoch], 1).reshape(-1)
         wanted = np.concatenate([batch.labels for batch in epoch], 1).reshape(-1)
-        assert train.decode(read[first:]) == shown[: len(read) - first]
-        assert train.decode(wanted) == shown[1 - first : len(read) + 1 - first]
+        assert of_data(train, None).decode(read[first:]) == shown[: len(read) - first]
+        assert of_data(train, None).decode(wanted) == shown[1 - first : len(read) + 1 - first]
     size = train.counts().sum() if text else round(0.9 * len(shown)) - 1
     assert 0 <= size - len(read) < 12 * (BATCH + 1)
 

@@ -130,14 +130,12 @@ def entry(
     """Opens the entry of a key. If there is none, `build` writes its columns and returns its facts.
     `about` describes it to people."""
     path = folder() / key
-    opened = _open(path)
-    if opened is not None:
+    if opened := _open(path):
         return opened
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path):
-            opened = _open(path)  # another process may have built it meanwhile
-            if opened is not None:
+            if opened := _open(path):  # another process may have built it meanwhile
                 return opened
             for old in path.parent.glob(f".{key}-*"):  # of killed processes
                 shutil.rmtree(old, ignore_errors=True)

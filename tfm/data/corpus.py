@@ -22,12 +22,7 @@ from tfm.data.dataset import DEFAULT_READING, Dataset, Reading, Source, number
 from tfm.data.files import ON_BAD, ReadLog, digest, find, progress
 from tfm.data.records import Layout, Record, open_records, write_records
 from tfm.data.tokenizers import TOKENIZERS
-from tfm.data.tokenizers.tokenizer import (
-    Tokenizer,
-    loads,
-    parsed_vocabulary,
-    vocabulary_of,
-)
+from tfm.data.tokenizers.tokenizer import Tokenizer, loads, parsed_vocabulary, vocabulary_of
 from tfm.data.windows import Windows, open_stream, write_stream
 
 
@@ -117,11 +112,10 @@ class Corpus(Source):
         layout = self.layout()
         if layout.form not in ("labels", "tags") or layout.numeric:
             return None
-        if self.vocabulary is None and layout.label_names is not None:
-            return layout.label_names
-        names = None if self.vocabulary is None else parsed_vocabulary(self.vocabulary)[1]
-        if names is not None:
-            return names
+        vocabulary = self.vocabulary
+        known = layout.label_names if vocabulary is None else parsed_vocabulary(vocabulary)[1]
+        if known is not None:
+            return known
 
         def build(writer: cache.Writer) -> dict[str, Any]:
             train = self.split("train")
@@ -184,8 +178,6 @@ class Corpus(Source):
             "form": layout.form,
             "vocab": tokenizer.vocab,
             "special": tokenizer.special,
-            "encode": tokenizer.encode,
-            "decode": tokenizer.decode,
             "label_names": self.label_names,
             "vocabulary": self.saved_vocabulary(),
         }
@@ -199,7 +191,8 @@ class Corpus(Source):
         return open_records(entry, layout, tokenizer, self.reading, split, count, **facts)
 
 
-class SplitFiles(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SplitFiles:
     """The files of each split: a name per split, with one or more suffixes. If `valid` is a
     number, that share of the training split is held out."""
 
@@ -207,7 +200,7 @@ class SplitFiles(NamedTuple):
     names: Mapping[str, str | float]
     suffixes: Sequence[str] = ("",)
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if not isinstance(self.names["valid"], str):
             number(self.kind, "valid", self.names["valid"], 0, 1)
 
@@ -216,15 +209,8 @@ class SplitFiles(NamedTuple):
         key = split if isinstance(self.names[split], str) else "train"
         if not self.names[key]:
             raise UserError(f"{self.kind}: there is no {key!r} split: write {key}=… for its file")
-        return [self._find(f"{self.names[key]}{suffix}") for suffix in self.suffixes]
-
-    def _find(self, name: str) -> pathlib.Path:
-        try:
-            return find(self.kind, name)
-        except UserError as e:
-            with contextlib.suppress(UserError):
-                return find(self.kind, f"{name}.gz")
-            raise e
+        names = [f"{self.names[key]}{suffix}" for suffix in self.suffixes]
+        return [find(self.kind, name, or_gz=True) for name in names]
 
     def share(self, split: str) -> float | None:
         """Returns the share of the training file that is held out of it for validation."""
@@ -249,7 +235,6 @@ def corpus_of_files(
     sentence is in both splits.
     """
     files = SplitFiles(kind, names, suffixes)
-    files.check()
 
     def split(name: str) -> Split:
         paths, share = files.paths(name), files.share(name)

@@ -171,8 +171,8 @@ class Dataset:
     lengths: Callable[[], np.ndarray] | None = None  # length of each row: N1 or, for pairs, N2
     parts: Mapping[str, "Dataset"] = dataclasses.field(default_factory=dict)  # of a mixture
     target_texts: Callable[[np.ndarray], list[str]] | None = None  # pairs: as the files have them
-    encode: Callable[[str], list[int]] | None = None
-    decode: Callable[[Sequence[int] | np.ndarray], str] | None = None
+    pieces: tuple[str, ...] = ()  # the text of each id, if it is fixed; "" for special ids
+    separator: str = " "  # between pieces
     vocabulary: str | None = None  # meaning of the ids and labels, if it depends on the files
     notes: tuple[str, ...] = ()  # messages for people: rows left out, rows truncated
     fingerprint: str = ""  # hash of name, options and files

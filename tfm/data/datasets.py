@@ -40,7 +40,7 @@ def mixture(
         Task(text, read(text, DATASETS, "data set"), weight, prefix)
         for text, weight, prefix in checked(parts, weights, prefixes, tokens)
     ]
-    return Mixture(tasks, tokens, labels_as_text, _fingerprint)
+    return Mixture(tuple(tasks), tokens, labels_as_text, _fingerprint)
 
 
 class _Nothing(Source):

@@ -69,14 +69,16 @@ def progress(title: str, size: int, on_bad: str) -> Iterator[ReadLog]:
         print(f"{title}: {speed}", file=sys.stderr)
 
 
-def find(option: str, name: str, folder: bool = False) -> pathlib.Path:
-    """Finds a file or folder, relative to the working directory or to $TFM_DATA."""
+def find(option: str, name: str, folder: bool = False, or_gz: bool = False) -> pathlib.Path:
+    """Finds a file or folder, relative to the working directory or to $TFM_DATA; with `or_gz`,
+    also a file with .gz after its name."""
     data = os.environ.get("TFM_DATA")
     places = dict.fromkeys([pathlib.Path(name), pathlib.Path(data or "", name)])
     exists = pathlib.Path.is_dir if folder else pathlib.Path.is_file
-    path = next((place.resolve() for place in places if exists(place)), None)
-    if path is not None:
-        return path
+    for suffix in ("", ".gz") if or_gz else ("",):
+        for place in places:
+            if exists(path := pathlib.Path(f"{place}{suffix}")):
+                return path.resolve()
     siblings = [file.name for p in places if p.parent.is_dir() for file in p.parent.iterdir()]
     near = difflib.get_close_matches(pathlib.Path(name).name, siblings, n=1)
     kind = "folder" if folder else "file"
@@ -123,10 +125,7 @@ def content_size(path: pathlib.Path) -> int:
     if path.suffix != ".gz":
         return path.stat().st_size
     with open_file(path) as file:
-        size = 0
-        while block := file.read(1 << 20):
-            size += len(block)
-    return size
+        return file.seek(0, os.SEEK_END)
 
 
 def open_file(path: pathlib.Path) -> IO[bytes]:

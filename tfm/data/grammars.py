@@ -134,21 +134,9 @@ class _Vocabulary:
     """Words by their ids, from FIRST on."""
 
     def __init__(self, words: Sequence[str]):
-        self.words = list(dict.fromkeys(words))
-        self.ids = {word: id_ for id_, word in enumerate(self.words, FIRST)}
-
-    def encode(self, text: str) -> list[int]:
-        unknown = next((word for word in text.split() if word not in self.ids), None)
-        if unknown is not None:
-            raise UserError(f"{unknown!r} is not a word of this grammar")
-        return [self.ids[word] for word in text.split()]
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        return " ".join(self.words[id_ - FIRST] for id_ in ids if id_ >= FIRST)
-
-    def facts(self) -> dict[str, Any]:
-        vocab = FIRST + len(self.words)
-        return {"vocab": vocab, "encode": self.encode, "decode": self.decode}
+        pieces = ("",) * FIRST + tuple(dict.fromkeys(words))
+        self.ids = {word: id_ for id_, word in enumerate(pieces)}
+        self.facts: dict[str, Any] = {"vocab": len(pieces), "pieces": pieces}
 
     def ragged(self, sentences: Sequence[Sequence[str]]) -> Ragged:
         ids = [self.ids[word] for words in sentences for word in words]
@@ -186,7 +174,7 @@ def _translation(language: str) -> Source:
         )
 
     lengths = {"max_length": MOST_ENGLISH, "max_target": MOST_TARGET[language]}
-    return Generated(make, form="pairs", best=ALL, **lengths, **vocabulary.facts())
+    return Generated(make, form="pairs", best=ALL, **lengths, **vocabulary.facts)
 
 
 OPENINGS = [(), ("yesterday",), ("today",), ("in", "the", "morning"), ("last", "night")]
@@ -212,12 +200,7 @@ def pronoun(at: str | None = None) -> Source:
     if at not in (None, "it", "last"):
         raise UserError(f"pronoun: at={at!r} must be None, 'it' or 'last'")
     words = ["the", "did", "was", "not", "by", "because", "it", "too"]
-    words += [
-        *KINDS,
-        *ANIMALS,
-        *WAYS,
-        *(word for start in OPENINGS for word in start),
-    ]
+    words += [*KINDS, *ANIMALS, *WAYS, *(word for start in OPENINGS for word in start)]
     words += [form for forms in VERBS for form in forms] + OF_ANIMALS + OF_WAYS
     vocabulary = _Vocabulary(words)
 
@@ -251,11 +234,11 @@ def pronoun(at: str | None = None) -> Source:
         """Returns the accuracy of the most frequent label of sentences with the same last word."""
         assert examples.labels is not None
         last_N = examples.tokens.ids[np.cumsum(examples.tokens.lengths) - 1]
-        count_VC = np.zeros((FIRST + len(vocabulary.words), 2))
+        count_VC = np.zeros((vocabulary.facts["vocab"], 2))
         np.add.at(count_VC, (last_N, examples.labels), 1)
         return float(count_VC.max(1).sum() / count_VC.sum())
 
-    facts = {"max_length": MOST_PRONOUN, "best": ALL, **vocabulary.facts()}
+    facts = {"max_length": MOST_PRONOUN, "best": ALL, **vocabulary.facts}
     if at is not None:
         return Generated(make, form="tags", shortcuts={"either noun": lambda _: 0.5}, **facts)
     facts |= {"classes": 2, "label_names": ("first", "second")}

@@ -19,7 +19,7 @@ from tfm.data.corpus import Corpus, Split
 from tfm.data.dataset import DEFAULT_READING, Dataset, Generated, Reading, Source
 from tfm.data.files import ReadLog
 from tfm.data.records import Layout, Record
-from tfm.data.views import concatenated, repeated, with_prefix, with_task_ids, with_text_labels
+from tfm.data.views import concatenated, repeated, with_prefix, with_text_labels
 
 
 class Task(NamedTuple):
@@ -31,42 +31,36 @@ class Task(NamedTuple):
     prefix: str | None  # None: it has a task token, or nothing
 
 
+@dataclasses.dataclass(eq=False)
 class Mixture(Source):
     """Rows of all tasks. In training, rows of a task with too few for its weight are repeated, so
     that an epoch contains every row at least once and each task has its share."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        tokens: bool,
-        as_text: bool,
-        fingerprint: Callable[[str, Source], str],
-        reading: Reading = DEFAULT_READING,
-        vocabulary: str | None = None,
-    ):
-        self.tasks, self.tokens, self.as_text = tuple(tasks), tokens, as_text
-        self.fingerprint, self.reading, self.vocabulary = fingerprint, reading, vocabulary
-        self.seeded = any(task.source.seeded for task in tasks)
-        names = [names_in(task.text) + task.source.mentions for task in tasks]
-        self.mentions = tuple(dict.fromkeys(name for mentioned in names for name in mentioned))
-        text = [isinstance(task.source, Corpus) for task in tasks]
+    tasks: Sequence[Task]
+    tokens: bool
+    as_text: bool
+    fingerprint: Callable[[str, Source], str]
+    reading: Reading = DEFAULT_READING
+    vocabulary: str | None = None
+
+    def __post_init__(self) -> None:
+        self.seeded = any(task.source.seeded for task in self.tasks)
+        names = [names_in(task.text) + task.source.mentions for task in self.tasks]
+        self.mentions = tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
+        text = [isinstance(task.source, Corpus) for task in self.tasks]
         if any(text) != all(text):
             raise UserError("mixture: some parts are text, which needs a tokenizer, and some ids")
         self.is_text = all(text)
-        if not self.is_text and any(task.prefix for task in tasks):
+        if not self.is_text and any(task.prefix for task in self.tasks):
             raise UserError("mixture: prefixes are text, but the parts are ids; tokens=True")
 
     def with_reading(self, reading: Reading) -> "Mixture":
         for task in self.tasks:
             task.source.with_reading(reading)  # raises if it does not apply
-        return self._replaced(reading, self.vocabulary)
+        return dataclasses.replace(self, reading=reading)
 
     def with_vocabulary(self, vocabulary: str | None) -> "Mixture":
-        return self._replaced(self.reading, vocabulary)
-
-    def _replaced(self, reading: Reading, vocabulary: str | None) -> "Mixture":
-        options = self.tasks, self.tokens, self.as_text, self.fingerprint
-        return Mixture(*options, reading, vocabulary)
+        return dataclasses.replace(self, vocabulary=vocabulary)
 
     def contents(self) -> Mapping[str, Any]:
         pairs = zip(self.tasks, self._sources, strict=True)
@@ -133,15 +127,15 @@ class Mixture(Source):
         wraps = self._texts is not None and self._texts.tokenizer.wraps
         if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
             raise UserError("mixture: a prefix would precede the token that begins a sequence")
-        if any(prefixes):
-            opened = [
-                dataclasses.replace(
-                    with_prefix(prefix, dataset), notes=self._notes(dataset.notes, len(prefix))
+        for number, prefix in enumerate(prefixes if any(prefixes) else ()):
+            notes = self._notes(opened[number].notes, len(prefix))
+            opened[number] = with_prefix(prefix, opened[number], notes)
+        if self.tokens:  # one id per task, which stands for no text
+            for number, dataset in enumerate(opened):
+                pieces = dataset.pieces and dataset.pieces + ("",) * len(opened)
+                opened[number] = dataclasses.replace(
+                    dataset, vocab=vocab + len(opened), pieces=pieces
                 )
-                for prefix, dataset in zip(prefixes, opened, strict=True)
-            ]
-        if self.tokens:
-            opened = [with_task_ids(dataset, vocab, len(opened)) for dataset in opened]
         weights, rows_of = [task.weight for task in self.tasks], [len(data) for data in opened]
         if split == "train" and None not in weights:
             rows_of = repeated(rows_of, [float(weight or 0) for weight in weights])
@@ -153,10 +147,9 @@ class Mixture(Source):
         longest = self.reading.max_length
         if longest is None:
             return tuple(notes)
-        reduced, key = f"data.max_length={longest - prefix};", f"data.max_length={longest}"
-        return tuple(
-            note.replace(reduced, f"{key}, {prefix} of it for the prefix;") for note in notes
-        )
+        reduced = f"data.max_length={longest - prefix};"
+        shown = f"data.max_length={longest}, {prefix} of it for the prefix;"
+        return tuple(note.replace(reduced, shown) for note in notes)
 
     def _shares(self, count: int | None) -> list[int | None]:
         """Returns how many of `count` rows each task contributes."""
@@ -172,15 +165,14 @@ class Mixture(Source):
 def _check_alike(opened: Sequence[Dataset], texts: Sequence[str]) -> None:
     """Raises if the data sets cannot be rows of one."""
     for key in ("form", "vocabulary", "classes", "label_names", "tags", "vector"):
-        first = getattr(opened[0], key)
-        for text, value in zip(texts, (getattr(dataset, key) for dataset in opened), strict=True):
-            if value == first:
-                continue
-            if key == "form":
+        first, *others = (getattr(dataset, key) for dataset in opened)
+        for text, value in zip(texts[1:], others, strict=True):
+            if value != first and key == "form":
                 cure = "; labels_as_text=True writes labels as text, which makes pairs of them"
                 hint = cure if {value, first} == {"pairs", "labels"} else ""
                 raise UserError(f"{text!r} has {value}, and {texts[0]!r} has {first}{hint}")
-            raise UserError(f"{text!r} and {texts[0]!r} differ in {key}")
+            if value != first:
+                raise UserError(f"{text!r} and {texts[0]!r} differ in {key}")
 
 
 def _joint_corpus(tasks: Sequence[Task], as_text: bool, on_bad: str) -> Corpus:
@@ -226,10 +218,9 @@ def checked(
     if not parts or not all(isinstance(text, str) for text in parts):
         raise UserError(f"mixture: parts={parts!r} must be data sets in quotes: ('copy', 'sort')")
     for name, values in {"weights": weights, "prefixes": prefixes}.items():
-        if values and len(values) != len(parts):
-            raise UserError(
-                f"mixture: {name}={values!r} must be one for each of {len(parts)} parts"
-            )
+        if len(values) not in (0, len(parts)):
+            count = f"one for each of {len(parts)} parts"
+            raise UserError(f"mixture: {name}={values!r} must be {count}")
     for weight in weights:
         if type(weight) not in (int, float) or not 0 < weight < math.inf:
             raise UserError(f"mixture: weights={weights!r} must be numbers above 0")

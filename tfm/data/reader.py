@@ -6,6 +6,7 @@ builds it for a trained run, `of_huggingface` for an import.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Special
+from tfm.data.records import WordEncoder
 from tfm.data.tokenizers.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
 
 MASK = "[MASK]"  # how people write a token, or a span, that is to be filled in
@@ -22,7 +24,7 @@ Ids = Sequence[int] | np.ndarray
 
 
 class Prompt(NamedTuple):
-    """What a model reads for one text.
+    """The input of a model for one text.
 
     A model with a source reads `source` and continues `tokens`, the beginning of its target;
     others read, and may continue, `tokens`, some after a `vector`.
@@ -74,7 +76,7 @@ class Reader:
 
     @property
     def numbers(self) -> bool:
-        """Whether texts are written as numbers, because the data have no tokenizer."""
+        """True if texts are written as numbers, because the data have no tokenizer."""
         return self.kind == "numbers"
 
     @property
@@ -132,16 +134,12 @@ class Reader:
         if self.tokenizer is None:
             ids = self.encode(" ".join(words))
             return ids, list(range(len(ids)))
-        special = self.tokenizer.special
-        unknown = [special.eos if special.unk is None else special.unk]
-        space = " " if self.tokenizer.spaced else ""
-        pieces = [
-            self.tokenizer.encode(space * (place > 0) + word) or unknown
-            for place, word in enumerate(words)
-        ]
-        lengths = [len(own) for own in pieces]
-        places = np.cumsum(lengths) - lengths + len(self.before)
-        return self._around([id_ for own in pieces for id_ in own]), places.tolist()
+        if not words:
+            return [], []
+        encoder = WordEncoder(self.tokenizer)
+        ids = encoder([words]).ids.tolist()
+        places = np.cumsum(encoder.pieces) - encoder.pieces + len(self.before)
+        return self._around(ids), places.tolist()
 
     def with_marks(
         self, text: str, mark: Callable[[int], int | None]
@@ -176,7 +174,7 @@ class Reader:
 
     def task_ids(self, task: int | None) -> tuple[int, ...]:
         """Returns the ids that tell a task of a mixture."""
-        names = "\n  ".join(f"{number}: {one.name}" for number, one in enumerate(self.tasks))
+        names = "\n  ".join(f"{number}: {name}" for number, (name, _) in enumerate(self.tasks))
         if task is None:
             if not self.tasks:
                 return ()
@@ -227,9 +225,8 @@ class Reader:
 
     def to_tree(self) -> dict[str, Any]:
         """Returns the reader as JSON holds it, without the vocabulary, which stands beside it."""
-        tree = {own.name: getattr(self, own.name) for own in dataclasses.fields(self)}
-        del tree["vocabulary"]
-        return tree
+        names = [field.name for field in dataclasses.fields(self) if field.name != "vocabulary"]
+        return {name: getattr(self, name) for name in names}
 
 
 def of_tree(tree: Mapping[str, Any], vocabulary: str | None) -> Reader:
@@ -243,7 +240,7 @@ def of_tree(tree: Mapping[str, Any], vocabulary: str | None) -> Reader:
 def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
     """Builds the reader of a data set, which `source` opened. `added` are the names of the ids
     that an objective adds after those of the data."""
-    tokenizer = None if dataset.vocabulary is None else tokenizer_of(dataset.vocabulary)
+    tokenizer = tokenizer_of(dataset.vocabulary)
     kind = getattr(source, "kind", "")
     special = None if kind in ("characters", "bytes") else dataset.special
     facts: dict[str, Any] = {"kind": "numbers"}
@@ -251,10 +248,8 @@ def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
         facts = {"kind": "tokenizer", "vocabulary": dataset.vocabulary}
     elif kind == "bytes":
         facts = {"kind": "bytes"}
-    elif dataset.decode is not None:
-        decode = dataset.decode
-        pieces = tuple(decode([id_]) for id_ in range(dataset.vocab))
-        facts = {"kind": "pieces", "pieces": pieces, "separator": "" if kind else " "}
+    elif dataset.pieces:
+        facts = {"kind": "pieces", "pieces": dataset.pieces, "separator": dataset.separator}
     if special is not None:
         wraps = tokenizer is not None and tokenizer.wraps and dataset.form in WRAPPED
         # A stream whose lines have no end is never ended; its start is that of the whole.
@@ -297,8 +292,8 @@ def of_huggingface(
 ) -> Reader:
     """Builds the reader of an imported model from its tokenizer and `config`, which is its
     config.json with what generation_config.json adds."""
-    names, facts = config.get("id2label"), dict[str, Any]()
-    labels = None
+    names, labels = config.get("id2label"), None
+    facts: dict[str, Any] = {"kind": "numbers"}
     if isinstance(names, Mapping) and form in WRAPPED:
         labels = tuple(str(names[key]) for key in sorted(names, key=int))
     ids = {
@@ -315,8 +310,6 @@ def of_huggingface(
             )
         facts = {"kind": "tokenizer", "vocabulary": vocabulary_of(tokenizer, labels)}
         facts |= {"special": tokenizer.special._replace(**ids), **_around(tokenizer)}
-    else:
-        facts = {"kind": "numbers", "special": None}
     end = config.get("eos_token_id")
     return Reader(
         **facts,
@@ -334,18 +327,19 @@ def _around(tokenizer: Tokenizer) -> dict[str, tuple[int, ...]]:
     """Returns the ids that a tokenizer's rules put around a text and around two."""
     rules = tokenizer.rules
     text = next((text for text in ("a", "1", *rules.get_vocab()) if tokenizer.encode(text)), "a")
-    runs: list[list[tuple[int, ...]]] = []
-    for one in (rules.encode(text), rules.encode(text, text)):
-        parts: list[list[int]] = [[]]
-        inside = False
-        for id_, special in zip(one.ids, one.special_tokens_mask, strict=True):
-            if not special and not inside:
-                parts.append([])
-            inside = not special
+
+    def special_ids(encoding: Any) -> list[tuple[int, ...]]:
+        """Returns the special ids before, between and after the texts."""
+        parts: list[tuple[int, ...]] = [()]
+        marked = zip(encoding.special_tokens_mask, encoding.ids, strict=True)
+        for special, group in itertools.groupby(marked, lambda pair: pair[0]):
             if special:
-                parts[-1].append(id_)
-        runs.append([tuple(part) for part in parts])
-    alone, both = runs
+                parts[-1] = tuple(id_ for _, id_ in group)
+            else:
+                parts.append(())
+        return parts
+
+    alone, both = special_ids(rules.encode(text)), special_ids(rules.encode(text, text))
     around = {"before": alone[0], "after": alone[-1] if len(alone) > 1 else ()}
     if len(both) != 3:  # nothing tells two sentences apart
         return around

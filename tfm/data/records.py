@@ -69,7 +69,15 @@ def write_records(
     words = WordEncoder(tokenizer) if layout.form == "tags" else None
     counts, dtype = np.zeros(tokenizer.vocab, np.int64), id_dtype(tokenizer.vocab)
     rows, ends, lengths = 0, Counter[str](), dict[str, Counter[int]]()
-    for batch in _batches(r for r in records if _is_labeled(r, layout, label_ids, log)):
+
+    def append(name: str, values: np.ndarray, length_N: np.ndarray) -> None:
+        writer.append(name, values)
+        writer.append(f"{name}_ends", np.cumsum(length_N, dtype=np.int64) + ends[name])
+        ends[name] += len(values)
+
+    if layout.form != "pairs":  # which have no labels
+        records = (r for r in records if _is_labeled(r, layout, label_ids, log))
+    for batch in _batches(records):
         if words is None:
             columns = _encode_sentences(tokenizer, batch)
         else:
@@ -79,25 +87,21 @@ def write_records(
             log.bad(batch[row].place, "no token: the text is empty or contains only spaces")
         kept = np.flatnonzero(kept_N)
         for name, column in columns.items():
-            part = column.take(kept)
-            writer.append(name, part.ids.astype(dtype))
-            writer.append(f"{name}_ends", np.cumsum(part.lengths) + ends[name])
-            ends[name] += len(part.ids)
+            part = column if len(kept) == len(batch) else column.take(kept)
+            append(name, part.ids.astype(dtype), part.lengths)
             lengths.setdefault(name, Counter()).update(part.lengths.tolist())
             counts += np.bincount(part.ids, minlength=len(counts))
         if layout.two_texts:
             both = np.sum([column.lengths[kept] for column in columns.values()], 0)
             lengths.setdefault("both", Counter()).update(both.tolist())
         if layout.form == "labels":
-            labels = [str(batch[row].label) for row in kept]
+            labels = [str(record.label) for record in itertools.compress(batch, kept_N)]
             ids = labels if layout.numeric else [label_ids[label] for label in labels]
             writer.append("labels", np.array(ids, np.float32 if layout.numeric else np.int32))
         if layout.form == "pairs":
-            texts = [str(batch[row].target).encode() for row in kept]
-            writer.append(TARGET_TEXT, np.frombuffer(b"".join(texts), np.uint8))
-            sizes = np.cumsum([len(text) for text in texts], dtype=np.int64)
-            writer.append(f"{TARGET_TEXT}_ends", sizes + ends[TARGET_TEXT])
-            ends[TARGET_TEXT] += int(sizes[-1]) if len(sizes) else 0
+            texts = [str(record.target).encode() for record in itertools.compress(batch, kept_N)]
+            sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+            append(TARGET_TEXT, np.frombuffer(b"".join(texts), np.uint8), sizes)
         if words is not None:
             tags, scored = words.tags(batch, label_ids)
             places = columns[TOKENS].places(kept)
@@ -275,10 +279,8 @@ class _Rows:
         if SECOND in self.entry.columns:
             start2_N, length2_N = self._bounds(SECOND, rows)
             length_N, length2_N = _truncated(length_N, length2_N, room)
-            first, second = (
-                self._ids(TOKENS, start_N, length_N),
-                self._ids(SECOND, start2_N, length2_N),
-            )
+            first = self._ids(TOKENS, start_N, length_N)
+            second = self._ids(SECOND, start2_N, length2_N)
             head = [self.special.bos] if self.wraps else []
             tokens, piece = joined([*head, first, self.special.sep, second, self.special.sep])
             segments = (piece > len(head) + 1).astype(np.int32)
@@ -318,8 +320,7 @@ def _truncated(
     first_N: np.ndarray, second_N: np.ndarray, room: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cuts two lengths so that their sum is at most `room`; the longer one is cut first."""
-    half = room // 2
-    first = np.minimum(first_N, np.maximum(room - second_N, room - half))
+    first = np.minimum(first_N, np.maximum(room - second_N, room - room // 2))
     return first, np.minimum(second_N, room - first)
 
 

@@ -201,9 +201,8 @@ def parity(length: int = 32, min_length: int | None = None, each: bool = False) 
             return Examples(tokens=tokens, tags=odd_NT[valid_NT] + FIRST)
         return Examples(tokens=tokens, labels=odd_NT[:, -1])
 
-    if each:
-        return Generated(make, form="tags", **facts)
-    return Generated(make, form="labels", classes=2, **facts)
+    form = {"form": "tags"} if each else {"form": "labels", "classes": 2}
+    return Generated(make, **form, **facts)
 
 
 def spell(length: int = 4, vocab: int = FIRST + 10) -> Source:

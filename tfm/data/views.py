@@ -10,6 +10,7 @@ from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.draws import key_of, permuted, shuffled
 from tfm.data.records import joined, spread
+from tfm.data.tokenizers.tokenizer import tokenizer_of
 
 
 def with_text_labels(dataset: Dataset) -> Dataset:
@@ -17,9 +18,10 @@ def with_text_labels(dataset: Dataset) -> Dataset:
     if dataset.form == "pairs":
         return dataset
     names = dataset.label_names
-    if dataset.form != "labels" or names is None or dataset.encode is None:
+    tokenizer = tokenizer_of(dataset.vocabulary)
+    if dataset.form != "labels" or names is None or tokenizer is None:
         raise UserError(f"labels_as_text: the data are {dataset.form}, whose labels have no names")
-    ids = [dataset.encode(name) for name in names]
+    ids = [tokenizer.encode(name) for name in names]
     targets = Ragged(np.concatenate(ids).astype(np.int32), np.array([len(text) for text in ids]))
     read, lengths = dataset.read, dataset.lengths
 
@@ -50,7 +52,7 @@ def with_text_labels(dataset: Dataset) -> Dataset:
     )
 
 
-def with_prefix(prefix: Sequence[int], dataset: Dataset) -> Dataset:
+def with_prefix(prefix: Sequence[int], dataset: Dataset, notes: tuple[str, ...]) -> Dataset:
     """Puts a prefix before each row, which is read but not predicted."""
     read, lengths, size = dataset.read, dataset.lengths, len(prefix)
 
@@ -80,9 +82,9 @@ def with_prefix(prefix: Sequence[int], dataset: Dataset) -> Dataset:
 
     def prefixed_lengths() -> np.ndarray:
         assert lengths is not None
-        out = lengths().copy()
-        out[:, 0] += size
-        return out
+        length_NS = lengths().copy()
+        length_NS[:, 0] += size
+        return length_NS
 
     return dataclasses.replace(
         dataset,
@@ -91,27 +93,16 @@ def with_prefix(prefix: Sequence[int], dataset: Dataset) -> Dataset:
         max_length=dataset.max_length + size,
         next_row=None,
         aligned=dataset.aligned and not size,
+        notes=notes,
         best=None,
         shortcuts={},
     )
 
 
-def with_task_ids(dataset: Dataset, vocab: int, tasks: int) -> Dataset:
-    """Adds one id per task after the first `vocab` ids; they stand for no text."""
-    decode = dataset.decode
-    if decode is None:
-        return dataclasses.replace(dataset, vocab=vocab + tasks)
-
-    def decode_text(ids: Sequence[int] | np.ndarray) -> str:
-        return decode([int(id_) for id_ in ids if id_ < vocab])
-
-    return dataclasses.replace(dataset, vocab=vocab + tasks, decode=decode_text)
-
-
 def repeated(counts: Sequence[int], weights: Sequence[float]) -> list[int]:
     """Returns the rows of each data set in an epoch: proportional to its weight, at least all."""
-    scale = max(count / weight for count, weight in zip(counts, weights, strict=True))
-    pairs = zip(counts, weights, strict=True)
+    pairs = list(zip(counts, weights, strict=True))
+    scale = max(count / weight for count, weight in pairs)
     return [max(count, round(weight * scale)) for count, weight in pairs]
 
 
@@ -148,12 +139,8 @@ def concatenated(named: Mapping[str, Dataset], rows_of: Sequence[int], list_part
         return out_NS
 
     def counts() -> np.ndarray:
-        sums = np.zeros(first.vocab, np.int64)
-        for dataset in opened:
-            if dataset.counts is not None:
-                ids = dataset.counts()
-                sums[: len(ids)] += ids
-        return sums
+        parts = [dataset.counts() for dataset in opened if dataset.counts is not None]
+        return np.sum([np.pad(x, (0, first.vocab - len(x))) for x in parts], 0)
 
     even = len({(data.max_length, data.max_target) for data in opened}) == 1
     shape: dict[str, Any] = {

@@ -4,6 +4,7 @@ A window has one token more than its length, because nothing comes before the fi
 which it could be predicted.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -71,29 +72,18 @@ def write_stream(
     special, dtype = tokenizer.special, id_dtype(tokenizer.vocab)
     counts, size, words = np.zeros(tokenizer.vocab, np.int64), 0, 0
     writer.append("tokens", np.array([special.bos], dtype))
-    batch = list[str]()
-
-    def flush() -> None:
-        nonlocal counts
-        if not batch:
-            return
+    records, most = iter(records), 64 * BATCH if eos else BATCH
+    while batch := list(itertools.islice(records, most)):
+        texts = [str(record.text) for record in batch]
+        size += sum(len(text.encode()) for text in texts)
+        words += sum(len(text.split()) + eos for text in texts)
         if eos:
-            lines = [text.removesuffix("\n") for text in batch]
+            lines = [text.removesuffix("\n") for text in texts]
             ids = joined([Ragged(*tokenizer.encode_batch(lines)), special.eos])[0].ids
         else:
-            ids = tokenizer.encode_batch(batch)[0]
+            ids = tokenizer.encode_batch(texts)[0]
         writer.append("tokens", ids.astype(dtype))
         counts += np.bincount(ids, minlength=len(counts))
-        batch.clear()
-
-    for record in records:
-        text = str(record.text)
-        batch.append(text)
-        size += len(text.encode())
-        words += len(text.split()) + eos
-        if len(batch) >= (64 * BATCH if eos else BATCH):
-            flush()
-    flush()
     return {"bytes": size, "words": words, **token_facts(counts, tokenizer, writer)}
 
 

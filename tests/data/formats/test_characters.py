@@ -1,11 +1,13 @@
 import os
 import pathlib
+import types
 
 import numpy as np
 import pytest
 
 from tfm.config.names import UserError
 from tfm.data.datasets import fingerprint, open_dataset
+from tfm.data.reader import of_data
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.next_token import NextToken
 
@@ -69,7 +71,7 @@ def test_windows(text, kind, length):
 def test_decode_and_bytes_per_token(text, kind):
     valid = open_dataset(task(kind, text, 4, valid=0.2), "valid")
     (batch,) = eval_batches(NextToken(), valid, len(valid))
-    said = valid.decode(batch.labels[batch.weights > 0])
+    said = of_data(valid, types.SimpleNamespace(kind=kind)).decode(batch.labels[batch.weights > 0])
     assert said == (TEXT[-9:] if kind == "characters" else TEXT.encode()[-10:].decode())
     wanted = len(said.encode()) / batch.weights.sum()
     assert valid.bytes_per_token == wanted
@@ -80,11 +82,12 @@ def test_decode_and_bytes_per_token(text, kind):
 @pytest.mark.parametrize("kind", ["characters", "bytes"])
 def test_text_to_ids_and_back(text, kind):
     train = open_dataset(task(kind, text, 4), "train")
-    assert train.decode(train.encode("not to be — 问")) == "not to be — 问"
-    assert train.encode(TEXT[:5]) == rows(train)[0].tolist()
+    reader = of_data(train, types.SimpleNamespace(kind=kind))
+    assert reader.decode(reader.ids("not to be — 问")) == "not to be — 问"
+    assert reader.ids(TEXT[:5]) == rows(train)[0].tolist()
     if kind == "characters":
-        with pytest.raises(UserError, match="does not hold 'Z': it has no id"):
-            train.encode("aZ")
+        with pytest.raises(UserError, match="'Z' has no id: the training data do not hold it"):
+            reader.ids("aZ")
 
 
 def test_a_count_takes_the_first(text):
@@ -111,8 +114,8 @@ def test_a_file_is_opened_when_it_is_needed_and_read_once(text, monkeypatch):
 
     characters.characters(path="no/where", length=4)  # only the options are looked at
     reads = []
-    real = characters.KINDS["bytes"]
-    monkeypatch.setitem(characters.KINDS, "bytes", lambda *args: reads.append(1) or real(*args))
+    real = np.fromfile
+    monkeypatch.setattr(np, "fromfile", lambda *args: reads.append(1) or real(*args))
     for _ in range(3):
         fingerprint(task("bytes", text, 6))
         open_dataset(task("bytes", text, 7), "train")
@@ -122,7 +125,7 @@ def test_a_file_is_opened_when_it_is_needed_and_read_once(text, monkeypatch):
 def test_newlines_stay(tmp_path):
     (tmp_path / "dos").write_bytes(b"a\r\nb\rc\n" * 5)
     train = open_dataset(task("characters", tmp_path / "dos", 5), "train")
-    assert train.decode(rows(train)[0]) == "a\r\nb\rc"
+    assert of_data(train, None).decode(rows(train)[0]) == "a\r\nb\rc"
 
 
 def test_where_files_are_found(text, tmp_path, monkeypatch):
@@ -185,6 +188,6 @@ def test_tinyshakespeare():
     assert train.vocab == valid.vocab == 65
     assert len(train) == 1_003_854 - 64
     last = train.take(np.array([len(train) - 1])).tokens.ids
-    assert train.decode(last[-5:]) == text[1_003_849:1_003_854]
+    assert of_data(train, None).decode(last[-5:]) == text[1_003_849:1_003_854]
     scored_once(valid, ids[1_003_854:], 64)
     assert valid.bytes_per_token == 1

@@ -12,6 +12,7 @@ from tfm.cli import main as cli
 from tfm.config.names import UserError
 from tfm.data.dataset import Reading
 from tfm.data.datasets import open_dataset
+from tfm.data.reader import of_data
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,10 @@ def opened(folder, name, split="train", options="", **reading):
 
 
 def sentences(dataset, ragged):
-    return [dataset.decode(ids) for ids in np.split(ragged.ids, np.cumsum(ragged.lengths)[:-1])]
+    return [
+        of_data(dataset, None).decode(ids)
+        for ids in np.split(ragged.ids, np.cumsum(ragged.lengths)[:-1])
+    ]
 
 
 def test_a_translation(folder):
@@ -104,7 +108,7 @@ def test_words_with_tags(folder):
     dataset = opened(folder, "conll2003/conll2003", "valid", tokenizer="bpe(vocab=270)")
     found = dataset.take(np.array([0]))
     assert [dataset.label_names[i] for i in found.tags[found.scored]] == ["B-PER", "I-PER", "O"]
-    assert dataset.decode(found.tokens.ids) == "Marie Curie won"
+    assert of_data(dataset, None).decode(found.tokens.ids) == "Marie Curie won"
 
 
 def test_one_is_prepared_by_a_command(tmp_path, capsys):
@@ -118,7 +122,7 @@ def test_one_is_prepared_by_a_command(tmp_path, capsys):
         assert cli.main(["data", "--prepare=unnumbered_lines", f"--data_dir={tmp_path}"]) == 2
         assert "no data set 'unnumbered_lines'" in capsys.readouterr().err
     dataset = opened(tmp_path, "numbered_lines", options=", text='text', length=3")
-    assert "line number" in dataset.decode(dataset.take(np.array([0])).tokens.ids)
+    assert "line number" in of_data(dataset, None).decode(dataset.take(np.array([0])).tokens.ids)
 
 
 def test_what_is_not_there_says_what_to_run(folder, tmp_path):

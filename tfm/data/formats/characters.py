@@ -1,11 +1,11 @@
 """Text files read by character or by byte, without a tokenizer."""
 
-import copy
+import dataclasses
 import functools
 import hashlib
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,6 @@ from tfm.data.dataset import Dataset, Source, number, whole
 from tfm.data.files import find
 from tfm.data.windows import Windows, cut
 
-Ids = Sequence[int] | np.ndarray
-
 
 class Text(NamedTuple):
     """A file as ids. `size(part)` is the number of bytes of a slice of them."""
@@ -25,9 +23,7 @@ class Text(NamedTuple):
     digest: str  # of the file
     vocab: int
     size: Callable[[slice], int]
-    encode: Callable[[str], list[int]]
-    decode: Callable[[Ids], str]
-    vocabulary: str | None = None  # the characters that the ids stand for
+    pieces: tuple[str, ...] = ()  # the character that each id stands for
 
 
 def _characters(name: str, raw: np.ndarray, digest: str, vocabulary: str | None) -> Text:
@@ -49,28 +45,8 @@ def _characters(name: str, raw: np.ndarray, digest: str, vocabulary: str | None)
             f"example {text[place]!r} at character {place}; only bytes(path=…) knows all"
         )
     id_of = (np.cumsum(known) - 1).astype(np.min_scalar_type(len(code_V)))
-
-    def encode(text: str) -> list[int]:
-        unknown = next((sign for sign in text if not known[ord(sign)]), None)
-        if unknown is not None:
-            raise UserError(f"characters: {name} does not hold {unknown!r}: it has no id")
-        return [int(id_of[ord(sign)]) for sign in text]
-
-    def decode(ids: Ids) -> str:
-        return "".join(chr(code_V[i]) for i in ids)
-
-    size = lambda part: len(text[part].encode())  # noqa: E731
-    return Text(id_of[code_N], digest, len(code_V), size, encode, decode, "".join(map(chr, code_V)))
-
-
-def _bytes(name: str, raw: np.ndarray, digest: str, vocabulary: str | None) -> Text:
-    def decode(ids: Ids) -> str:
-        return bytes(np.asarray(ids, np.uint8)).decode(errors="replace")
-
-    return Text(raw, digest, 256, lambda part: len(raw[part]), lambda x: list(x.encode()), decode)
-
-
-KINDS = {"characters": _characters, "bytes": _bytes}
+    pieces = tuple(map(chr, code_V))
+    return Text(id_of[code_N], digest, len(pieces), lambda part: len(text[part].encode()), pieces)
 
 
 @functools.lru_cache(maxsize=4)
@@ -80,26 +56,32 @@ def _read(kind: str, path: pathlib.Path, vocabulary: str | None, changed: int, s
     if not size:
         raise UserError(f"{kind}: {path} is empty")
     raw = np.fromfile(path, np.uint8)
-    return KINDS[kind](str(path), raw, hashlib.sha256(raw.data).hexdigest(), vocabulary)
+    digest = hashlib.sha256(raw.data).hexdigest()
+    if kind == "bytes":
+        return Text(raw, digest, 256, lambda part: len(raw[part]))
+    return _characters(str(path), raw, digest, vocabulary)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class TextFile(Source):
     """Windows of a file; the end of the file is held out for validation."""
 
-    seeded = False
-    vocabulary: str | None = None
+    kind: str
+    path: str
+    length: int
+    valid: float
+    vocabulary: str | None = None  # the characters of a run
 
-    def __init__(self, kind: str, path: str, length: int, valid: float):
-        self.kind, self.path = kind, path
-        self.length = whole(kind, "length", length, 1)
-        self.valid = number(kind, "valid", valid, 0, 1)
-        if not path:
-            raise UserError(f"{kind}: path={path!r} must be the name of a file")
+    seeded = False
+
+    def __post_init__(self) -> None:
+        whole(self.kind, "length", self.length, 1)
+        number(self.kind, "valid", self.valid, 0, 1)
+        if not self.path:
+            raise UserError(f"{self.kind}: path={self.path!r} must be the name of a file")
 
     def with_vocabulary(self, vocabulary: str | None) -> Source:
-        other = copy.copy(self)
-        other.vocabulary = vocabulary
-        return other
+        return dataclasses.replace(self, vocabulary=vocabulary)
 
     def contents(self) -> Mapping[str, str]:
         return {"path": self._text().digest}
@@ -130,9 +112,9 @@ class TextFile(Source):
             form="text",
             vocab=text.vocab,
             bytes_per_token=text.size(scored) / len(text.ids[scored]),
-            encode=text.encode,
-            decode=text.decode,
-            vocabulary=text.vocabulary,
+            pieces=text.pieces,
+            separator="",
+            vocabulary="".join(text.pieces) or None,
         )
 
     def _text(self) -> Text:

@@ -46,7 +46,6 @@ def text(
     if eval_length is not None:
         whole("text", "eval_length", eval_length, 1)
     files = SplitFiles("text", {"train": train, "valid": valid, "test": test})
-    files.check()
 
     def split(name: str) -> Split:
         span = _span(files, name)

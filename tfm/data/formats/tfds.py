@@ -89,13 +89,13 @@ class Prepared(NamedTuple):
     def mapping(self) -> dict[str, str]:
         """Returns the feature of each role: text, text2, label, target, tags."""
         features = self.builder().info.features
-        name = self.name.partition(":")[0]
+        dataset, _, config = self.name.partition(":")[0].partition("/")
         known = _known_mapping(self.name)
-        if not known and name.partition("/")[0] in TRANSLATIONS:
-            known = dict(zip(("text", "target"), features, strict=False))
-            first = re.split(r"[-_]", name.partition("/")[2])[0]
-            if list(features)[-1].replace("_", "") == first:  # features are sorted by name
-                known = {"text": known["target"], "target": known["text"]}
+        if not known and dataset in TRANSLATIONS:
+            languages = list(features)  # sorted by name
+            if languages[-1].replace("_", "") == re.split(r"[-_]", config)[0]:
+                languages.reverse()
+            known = dict(zip(("text", "target"), languages, strict=False))
         mapping = dict(self.features) if "text" in self.features else {**known, **self.features}
         if "text" not in mapping:
             raise UserError(
@@ -105,10 +105,8 @@ class Prepared(NamedTuple):
             )
         for role, feature in mapping.items():
             if feature not in features:
-                raise UserError(
-                    f"tfds: {role}={feature!r}: {self.name} has no such feature"
-                    + suggest(feature, features)
-                )
+                wrong = f"tfds: {role}={feature!r}: {self.name} has no such feature"
+                raise UserError(wrong + suggest(feature, features))
         return mapping
 
     def layout(self) -> Layout:
@@ -132,11 +130,10 @@ class Prepared(NamedTuple):
         if self.splits[split]:
             return self.splits[split]
         there = list(self.builder().info.splits)
-        valid = next((name for name in VALID if name in there), None)
-        if split == "train" and valid is None and not self.splits["valid"]:
+        valid = next((name for name in VALID if name in there), f"train[{HELD_OUT}:]")
+        if split == "train" and valid not in there and not self.splits["valid"]:
             return f"train[:{HELD_OUT}]"
-        names = {"train": "train", "valid": valid or f"train[{HELD_OUT}:]", "test": "test"}
-        name = names[split]
+        name = valid if split == "valid" else split
         if name.partition("[")[0] not in there:
             raise UserError(
                 f"tfds: {self.name} has no split {name!r}, but {', '.join(there)}: {split}='…'"
@@ -165,8 +162,7 @@ class Prepared(NamedTuple):
             place = Place(f"{self.name} {split}", number + 1)
             record = _record(source[number], mapping, layout, place, log)
             if record is not None and layout.form == "text":
-                text = str(record.text)
-                wiki = self.name.startswith("wiki40b")
+                text, wiki = str(record.text), self.name.startswith("wiki40b")
                 record = Record(place, (WIKI40B.sub("\n", text).strip() if wiki else text) + "\n")
             if record is not None:
                 yield record
@@ -239,8 +235,7 @@ def _builder(folder: pathlib.Path, changed: int) -> Any:
 
 def home() -> str:
     """Returns the default folder of prepared data sets."""
-    default = pathlib.Path.home() / "tensorflow_datasets"
-    return os.environ.get("TFDS_DATA_DIR", str(default))
+    return os.environ.get("TFDS_DATA_DIR", str(pathlib.Path.home() / "tensorflow_datasets"))
 
 
 def prepare(name: str, data_dir: str) -> str:

@@ -4,6 +4,7 @@ The rules are those of the `tokenizers` library; this module adds the special id
 that occur in a text are treated as text: only data sets and objectives insert special ids.
 """
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -26,41 +27,27 @@ _BETWEEN = re.compile(
 )
 
 
+@dataclasses.dataclass(eq=False)
 class Tokenizer:
-    """Maps text to ids by the rules of the `tokenizers` library.
+    """Maps text to ids by the rules of the `tokenizers` library."""
 
-    Args:
-      rules: the library's tokenizer.
-      special: the special ids.
-      wraps: sequences to classify are put between `bos` and `sep`, as in BERT.
-      spaced: a word within a text begins with its space.
-      segmenter: a library that first separates Chinese words by spaces.
-      joins: decoded tokens are words, joined by spaces.
-      vocab: the least number of ids.
-      first_byte: the id of byte 0, if ids are bytes.
-    """
+    rules: tokenizers.Tokenizer
+    special: Special
+    _: dataclasses.KW_ONLY
+    wraps: bool = False  # sequences to classify are put between `bos` and `sep`, as in BERT
+    spaced: bool = False  # a word within a text begins with its space
+    segmenter: str | None = None  # a library that first separates Chinese words by spaces
+    joins: bool = False  # decoded tokens are words, joined by spaces
+    vocab: int = 0  # the least number of ids
+    first_byte: int | None = None  # the id of byte 0, if ids are bytes
 
-    def __init__(
-        self,
-        rules: tokenizers.Tokenizer,
-        special: Special,
-        *,
-        wraps: bool = False,
-        spaced: bool = False,
-        segmenter: str | None = None,
-        joins: bool = False,
-        vocab: int = 0,
-        first_byte: int | None = None,
-    ):
-        self.rules, self.special = rules, special
-        self.wraps, self.spaced, self.segmenter, self.joins = wraps, spaced, segmenter, joins
-        self.first_byte = first_byte
-        rules.encode_special_tokens = True  # as text
-        rules.no_padding()
-        rules.no_truncation()
-        ids = [id_ for id_ in special if id_ is not None]
-        self.vocab = max(vocab, *(id_ + 1 for id_ in (*rules.get_vocab().values(), *ids)))
-        self._silent = {id_ for id_ in ids if id_ != special.unk}
+    def __post_init__(self) -> None:
+        self.rules.encode_special_tokens = True  # as text
+        self.rules.no_padding()
+        self.rules.no_truncation()
+        ids = [id_ for id_ in self.special if id_ is not None]
+        self.vocab = max(self.vocab, 1 + max(*self.rules.get_vocab().values(), *ids))
+        self._silent = {id_ for id_ in ids if id_ != self.special.unk}
 
     def encode(self, text: str, special: bool = False) -> list[int]:
         """Returns the ids of a text; with `special`, also those that the rules put around it."""
@@ -114,17 +101,9 @@ class Tokenizer:
     @functools.cached_property
     def dumps(self) -> str:
         """The tokenizer as JSON."""
-        options = {
-            "special": list(self.special),
-            "wraps": self.wraps,
-            "spaced": self.spaced,
-            "segmenter": self.segmenter,
-            "joins": self.joins,
-            "vocab": self.vocab,
-            "first_byte": self.first_byte,
-        }
-        rules = json.loads(self.rules.to_str())
-        return json.dumps({**options, "rules": rules}, ensure_ascii=False, sort_keys=True)
+        tree = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        tree["rules"] = json.loads(self.rules.to_str())
+        return json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
 @functools.lru_cache(maxsize=16)
