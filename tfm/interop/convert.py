@@ -86,10 +86,10 @@ def changed(spec: Any, config: Tree, tensors: Collection[str]) -> list[str]:
 
 def _body(model_type: ModelType, name: str) -> str:
     """Returns the name of a tensor in a model without a head."""
-    # Names in BERT's first release.
-    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     name = name.removeprefix(model_type.prefix)
-    return re.sub("|".join(old), lambda match: old[match[0]], name)
+    # BERT's first release had other names.
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def from_tensors(
