@@ -87,16 +87,11 @@ def objective_of(spec: Any) -> tuple[str, str]:
         return "seq2seq", "pairs"
     if spec.decodes:
         return "next_token", "text"
-    types = "(types=True)" if getattr(spec, "types", 0) > 1 else ""
-    for output, objective, form in (
-        ("masked_lm", "masked_lm", "text"),
-        ("tag", "tag", "tags"),
-        ("classify", f"classify{types}", "labels"),
-        ("pair", "pair", "labels"),
-    ):
-        if output in getattr(spec, "outputs", ()):
-            return objective, form
-    return "masked_lm", "text"  # it has states and no output
+    forms = {"masked_lm": "text", "tag": "tags", "classify": "labels", "pair": "labels"}
+    outputs = [output for output in forms if output in getattr(spec, "outputs", ())]
+    first = outputs[0] if outputs else "masked_lm"  # it has states and no output
+    types = first == "classify" and getattr(spec, "types", 0) > 1
+    return f"{first}(types=True)" if types else first, forms[first]
 
 
 def _reader(
