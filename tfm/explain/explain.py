@@ -10,14 +10,7 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.explain import formulas, heads
 from tfm.explain.forward import Arrays, Forward, Site, forward
-from tfm.explain.passage import (
-    Continuation,
-    Passage,
-    class_names,
-    continuations,
-    follows,
-    passage,
-)
+from tfm.explain.passage import Continuation, Passage, class_names, continuations, follows, passage
 from tfm.explain.terms import Term, bias_by_distance, terms
 from tfm.explain.walk import Picture, Walk, walks
 from tfm.models.spec import TransformerSpec
@@ -82,93 +75,90 @@ def explain(
     notes = [*loaded.messages, *notes]
     if layers is not None:
         notes.append(f"Shown are the layers {', '.join(map(str, layers))} (--layers).")
-    found = forward(loaded, read, layers)
-    if found.logits is not None and not np.all(np.isfinite(found.logits)):
+    captured = forward(loaded, read, layers)
+    if captured.logits is not None and not np.all(np.isfinite(captured.logits)):
         raise UserError(
             f"{loaded.folder}: the model gives numbers that are not finite: it diverged"
         )
     if getattr(spec, "outputs", None) == ():
-        found.logits = None
+        captured.logits = None
         notes.append("The model gives states and no prediction, so there is no loss.")
-    if found.logits is not None and (read.labels is None or np.all(read.labels < 0)):
-        read.labels, read.loss_of = heads.own_choice(found.logits), "what the model itself chooses"
-    loss = None
-    if found.logits is not None and read.labels is not None:
-        loss = heads.loss_of(found.logits, read.labels)
-    worth = heads.silenced(loaded, read, found.sites) if loss is not None and found.sites else {}
-    looks = [_look(loaded, read, found, site, worth.get(site.name)) for site in found.sites]
+    loss, worth = None, {}
+    if captured.logits is not None:
+        if read.labels is None or np.all(read.labels < 0):
+            read.labels = np.argmax(captured.logits, -1)
+            read.loss_of = "what the model itself chooses"
+        loss = heads.loss_of(captured.logits, read.labels)
+        worth = heads.silenced(loaded, read, captured.sites) if captured.sites else {}
+    looks = [_look(loaded, read, captured, site, worth.get(site.name)) for site in captured.sites]
     if isinstance(spec, TransformerSpec) and not looks:
         notes.append(f"The mixer {str(spec.mixer)!r} has no weights between tokens to look at.")
     return Explanation(
         name=loaded.folder.name or str(loaded.folder),
         text=" → ".join(filter(None, [text, second, target])),
-        facts=_facts(loaded, found),
+        facts=_facts(loaded, captured),
         notes=notes,
         sequences={
             name: list(zip(loaded.reader.names(ids), ids, strict=True))
             for name, ids in read.sequences.items()
         },
-        forward=found,
+        forward=captured,
         looks=looks,
-        walks=walks(spec, found, _embedded(loaded, read)),
-        pictures=_positions(found, looks),
-        next=_next(loaded, read, found),
+        walks=walks(spec, captured, _embedded(loaded, read)),
+        pictures=_positions(captured, looks),
+        next=_next(loaded, read, captured),
         loss=loss,
         loss_of=read.loss_of,
     )
 
 
 def _look(
-    loaded: LoadedRun, read: Passage, found: Forward, site: Site, worth: np.ndarray | None
+    loaded: LoadedRun, read: Passage, captured: Forward, site: Site, worth: np.ndarray | None
 ) -> Look:
     measured = heads.statistics(site, read.sequences)
     for n, row in enumerate(measured):
-        for h, one in enumerate(row):
-            one["silenced"] = None if worth is None else float(worth[n, h])
-    parts: dict[str, Term] | str = {}
+        for h, statistics in enumerate(row):
+            statistics["silenced"] = None if worth is None else float(worth[n, h])
+    parts = {}
     if site.stack and isinstance(loaded.spec, TransformerSpec):
-        parts = terms(loaded.spec, loaded.params, found.sides[site.stack], site)
+        parts = terms(loaded.spec, loaded.params, captured.sides[site.stack], site)
     biased = "bias_NHTS" in site.arrays
-    own = {} if site.spec is None else {
+    by_map = {"weights": "w_ts"} if site.spec is None else {
         "score": formulas.score(site.spec),
         "bias": "b_ts, added to the score" + formulas.cap(site.spec),
         "logits": ("s_ts + b_ts" if biased else "s_ts") + formulas.cap(site.spec),
         "mask": "1 where t may see s",
+        "weights": formulas.normalizer(site.spec),
     }  # fmt: skip
-    own["weights"] = "w_ts" if site.spec is None else formulas.normalizer(site.spec)
-    own["value"] = "w_ts · ‖v_s W_o‖: what is moved.  Kobayashi et al. 2020, eq. 5"
+    by_map["value"] = "w_ts · ‖v_s W_o‖: what is moved.  Kobayashi et al. 2020, eq. 5"
     return Look(
         site,
         measured,
         heads.value_norms(site, loaded.params),
-        parts if isinstance(parts, dict) else {},
-        own,
+        parts,
+        by_map,
         heads.how_silenced(loaded.params, site),
     )
 
 
 def _embedded(loaded: LoadedRun, read: Passage) -> dict[str, np.ndarray]:
     """Returns the embeddings of recurrent models, which do not capture them."""
-    spec, model = loaded.spec, loaded.model
-    names = {"tokens": "embed", "source": "source_embed", "target": "target_embed"}
-    if getattr(spec, "cell", None) is None:
+    if getattr(loaded.spec, "cell", None) is None:
         return {}
-    return {
-        sequence: np.asarray(
-            model.apply(
-                loaded.variables,
-                np.array([ids], np.int32),
-                method=lambda m, ids, name=names[sequence]: getattr(m, name)(ids),
-            ),
-            np.float32,
-        )[0]
-        for sequence, ids in read.sequences.items()
-    }
+    names, embedded = {"tokens": "embed", "source": "source_embed", "target": "target_embed"}, {}
+    for sequence, ids in read.sequences.items():
+        x_BTD = loaded.model.apply(
+            loaded.variables,
+            np.array([ids], np.int32),
+            method=lambda model, ids, name=names[sequence]: getattr(model, name)(ids),
+        )
+        embedded[sequence] = np.asarray(x_BTD, np.float32)[0]
+    return embedded
 
 
-def _positions(found: Forward, looks: list[Look]) -> list[tuple[str, str, Picture]]:
-    out: list[tuple[str, str, Picture]] = []
-    for side, arrays in found.sides.items():
+def _positions(captured: Forward, looks: list[Look]) -> list[tuple[str, str, Picture]]:
+    out = []
+    for side, arrays in captured.sides.items():
         if "table_TD" in arrays:
             table_TD = arrays["table_TD"]
             unit = table_TD / np.maximum(np.linalg.norm(table_TD, axis=-1, keepdims=True), 1e-9)
@@ -193,30 +183,22 @@ def _positions(found: Forward, looks: list[Look]) -> list[tuple[str, str, Pictur
     return out
 
 
-def _next(loaded: LoadedRun, read: Passage, found: Forward) -> Next | None:
-    if found.logits is None or found.logits.shape[1] < 2:
+def _next(loaded: LoadedRun, read: Passage, captured: Forward) -> Next | None:
+    if captured.logits is None or captured.logits.shape[1] < 2:
         return None
-    logits = found.logits
-    length = len(read.sequences[read.written])
-    rows, start, reader = [], None, loaded.reader
-    names = class_names(loaded, logits.shape[1])
-    if len(logits) == length:
-        order = _asked(loaded, read)
-        order = order[: max(1, HELD_LOGITS // logits.shape[1])]
+    logits = captured.logits
+    rows, start, ids = [], None, list(range(logits.shape[1]))
+    names = class_names(loaded, len(ids))
+    if len(logits) == len(read.sequences[read.written]):
+        order = _asked(loaded, read)[: max(1, HELD_LOGITS // len(ids))]
         rows, start = sorted(order), order[0]
         logits = logits[np.array(rows)]
-    wanted: Any = range(logits.shape[1])
-    if logits.shape[1] > 2000:
-        wanted = np.unique(np.argsort(-logits, 1)[:, :NAMED])
-    texts = reader.names(wanted) if names is None else [names[i] for i in wanted]
-    goes_on: list[Continuation] = []
-    if follows(loaded):
-        goes_on = continuations(loaded, read, found.logits[-1])
-        texts_of = {id_ for one in goes_on for id_ in one.ids}
-        extra = sorted(texts_of - set(map(int, wanted)))
-        texts = [*texts, *(reader.names(extra) if names is None else [names[i] for i in extra])]
-        wanted = [*map(int, wanted), *extra]
-    named = {int(id_): text for id_, text in zip(wanted, texts, strict=True)}
+    if len(ids) > 2000:
+        ids = np.unique(np.argsort(-logits, 1)[:, :NAMED]).tolist()
+    goes_on = continuations(loaded, read, captured.logits[-1]) if follows(loaded) else []
+    ids = [*ids, *sorted({id_ for row in goes_on for id_ in row.ids} - set(ids))]
+    texts = loaded.reader.names(ids) if names is None else [names[id_] for id_ in ids]
+    named = dict(zip(ids, texts, strict=True))
     return Next(
         rows, start, follows(loaded), logits, named, read.written, names is not None, goes_on
     )
@@ -225,15 +207,14 @@ def _next(loaded: LoadedRun, read: Passage, found: Forward) -> Next | None:
 def _asked(loaded: LoadedRun, read: Passage) -> list[int]:
     """Returns the positions at which something is predicted, the one to be shown first in front:
     the last of a text that is continued, a mask, or the first word."""
-    rows = list(range(len(read.sequences[read.written])))
+    rows = range(len(read.sequences[read.written]))
     if follows(loaded):
-        return rows[::-1]
+        return [*reversed(rows)]
     asked = read.asked or []
-    others = [] if loaded.objective.tags else [t for t in rows if t not in asked]
-    return [*asked, *others]
+    return [*asked, *(t for t in rows if t not in asked and not loaded.objective.tags)]
 
 
-def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:
+def _facts(loaded: LoadedRun, captured: Forward) -> dict[str, str]:
     spec: Any = loaded.spec
     count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(loaded.params))
     facts = {"family": spec.family.replace("_", "–"), "parameters": f"{count:,}"}
@@ -241,7 +222,7 @@ def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:
         if getattr(spec, name, None):
             facts[name] = str(getattr(spec, name))
     attention = getattr(spec, "attention", None)
-    if attention is not None and found.sites:
+    if attention is not None and captured.sites:
         facts["heads"] = str(attention.heads)
         facts["score"] = str(attention.score)
         facts["normaliser"] = str(attention.normalizer)
@@ -254,21 +235,21 @@ def _facts(loaded: LoadedRun, found: Forward) -> dict[str, str]:
     return facts
 
 
-def numbers(found: Explanation) -> Arrays:
+def numbers(explanation: Explanation) -> Arrays:
     """Returns all that was computed, by name, for an .npz file."""
     out: Arrays = {}
-    for side, arrays in found.forward.sides.items():
+    for side, arrays in explanation.forward.sides.items():
         out |= {f"{side}.{name}": x for name, x in arrays.items()}
-    for look in found.looks:
+    for look in explanation.looks:
         for kind in look.heads[0][0]:
             if kind != "tag":
-                each = [[one[kind] for one in row] for row in look.heads]
+                each = [[head[kind] for head in row] for row in look.heads]
                 out[f"{look.site.name}.head_{kind}_NH"] = np.array(each, float)
         if look.value_norms is not None:
             out[f"{look.site.name}.value_norm_NHS"] = look.value_norms
         out |= {f"{look.site.name}.{name}_HTS": term.pairs_HTS for name, term in look.terms.items()}
-    for name, pieces in found.sequences.items():
+    for name, pieces in explanation.sequences.items():
         out[f"{name}.ids"] = np.array([id_ for _, id_ in pieces])
-    if found.forward.logits is not None:
-        out["logits"] = found.forward.logits
+    if explanation.forward.logits is not None:
+        out["logits"] = explanation.forward.logits
     return out

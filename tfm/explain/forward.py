@@ -18,14 +18,18 @@ from tfm.models.spec import SeqToSeqSpec, TransformerSpec
 from tfm.run.load import LoadedRun
 
 Arrays = dict[str, np.ndarray]
+PARTS = (  # what a site may have
+    "q_NTHK", "k_NSGK", "v_NSGE", "heads_NTHE",
+    "score_NHTS", "bias_NHTS", "logits_NHTS", "visible_NHTS", "weights_NHTS",
+)  # fmt: skip
 
 
 @dataclasses.dataclass
 class Site:
     """A place where tokens look at tokens, in each of some layers.
 
-    `arrays` are by name: weights_NHTS and, of an attention, score, bias, logits, visible, q_NTHK,
-    k_NSGK, v_NSGE, heads_NTHE. `path` leads to its parameters within a layer's.
+    `arrays` has weights_NHTS and, of an attention, the other `PARTS`. The layer that it belongs to
+    has its parameters under `branch`.
     """
 
     name: str  # "encoder", "decoder", "cross"
@@ -64,24 +68,18 @@ def captured(spec: Any) -> tuple[str, ...]:
 def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None) -> Forward:
     """Runs the model over a passage. With `layers`, keeps only those of each stack."""
     spec = loaded.spec
-    names = captured(spec)
-
-    @functools.partial(jax.jit, static_argnames="capture")
-    def run(variables: Any, inputs: Any, capture: tuple[str, ...]) -> Any:
-        return loaded.model.apply(variables, **inputs, capture=capture)
-
-    out, intermediates = run(loaded.variables, passage.inputs, names)
+    run = jax.jit(functools.partial(loaded.model.apply, capture=captured(spec)))
+    out, intermediates = run(loaded.variables, **passage.inputs)
     intermediates.pop("losses", None)
     sides = {spec.family: intermediates}
     if spec.has_source:  # which jax.jit returns in the order of the alphabet
         sides = {side: intermediates[side] for side in ("encoder", "decoder")}
     kept = {side: _kept(arrays, side, layers) for side, arrays in sides.items()}
+    sites = []
     if isinstance(spec, SeqToSeqSpec):
         sites = _alignment(spec, kept["decoder"])
     elif isinstance(spec, TransformerSpec):
         sites = _sites(spec, kept, layers)
-    else:
-        sites = []
     return Forward(_logits(out, loaded.objective.output), kept, sites)
 
 
@@ -93,8 +91,7 @@ def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arr
         real = jnp.issubdtype(array.dtype, jnp.floating)
         x = np.asarray(array.astype(jnp.float32) if real else array)
         if axes.startswith("N"):
-            beyond = [n for n in layers or () if n >= len(x)]
-            if beyond:
+            if beyond := [n for n in layers or () if n >= len(x)]:
                 raise UserError(
                     f"--layers: there is no layer {beyond[0]} in the {side}: they are 0 to "
                     f"{len(x) - 1}"
@@ -113,37 +110,37 @@ def _logits(out: Any, output: str | None) -> np.ndarray:
 
 
 def _sites(spec: Any, sides: dict[str, Arrays], layers: list[int] | None) -> list[Site]:
-    both = spec.has_source
+    mixer = spec.mixer.names[0]
+    attends = getattr(spec.used_mixer, "needs_attention", False)
+    attention = spec.attention if attends else None
     cross = getattr(spec, "cross", None) or spec.attention
-    found = []
+    sites = []
     for side, arrays in sides.items():
-        rows = {"encoder": "source", "decoder": "target"}[side] if both else "tokens"
-        title = f"{side.capitalize()}: " if both else ""
-        mixer = spec.mixer.names[0]
-        attends = getattr(spec.used_mixer, "needs_attention", False)
-        shown = "self-attention" if attends else mixer.replace("_", " ")
-        own = (side, "", rows, mixer, spec.attention if attends else None, f"{title}{shown}")
-        other = ("cross", "cross_", "source", "cross", cross, "Cross-attention, target → source")
-        for name, prefix, cols, branch, attention, text in (own, other):
-            part = _part(arrays, prefix)
-            if "weights_NHTS" in part:
-                numbers = layers or list(range(len(part["weights_NHTS"])))
-                title_ = text[0].upper() + text[1:]
-                found.append(Site(name, title_, rows, cols, numbers, part, side, branch, attention))
-    return found
+        rows, title = "tokens", "self-attention" if attends else mixer.replace("_", " ")
+        if spec.has_source:
+            rows = {"encoder": "source", "decoder": "target"}[side]
+            title = f"{side}: {title}"
+        title = title[0].upper() + title[1:]
+        part = _part(arrays, "")
+        if "weights_NHTS" in part:
+            shown = layers or list(range(len(part["weights_NHTS"])))
+            sites.append(Site(side, title, rows, rows, shown, part, side, mixer, attention))
+        part = _part(arrays, "cross_")
+        if "weights_NHTS" in part:
+            shown = layers or list(range(len(part["weights_NHTS"])))
+            title = "Cross-attention, target → source"
+            sites.append(Site("cross", title, rows, "source", shown, part, side, "cross", cross))
+    return sites
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:
-    wanted = ("q_NTHK", "k_NSGK", "v_NSGE", "heads_NTHE") + tuple(
-        f"{name}_NHTS" for name in ("score", "bias", "logits", "visible", "weights")
-    )
-    return {name: arrays[prefix + name] for name in wanted if prefix + name in arrays}
+    return {name: arrays[prefix + name] for name in PARTS if prefix + name in arrays}
 
 
 def _alignment(spec: SeqToSeqSpec, decoder: Arrays) -> list[Site]:
     """Returns the attention of a recurrent decoder, as that of one layer."""
-    own = {name: x for name, x in decoder.items() if not name.rpartition("_")[2].startswith("N")}
-    part = _part({name.replace("_", "_N"): x[None] for name, x in own.items()}, "")
+    layer = {name: x for name, x in decoder.items() if not name.rpartition("_")[2].startswith("N")}
+    part = _part({name.replace("_", "_N"): x[None] for name, x in layer.items()}, "")
     if "weights_NHTS" not in part:
         return []
     title = f"Alignment, target → source ({spec.decoder})"

@@ -42,8 +42,10 @@ def statistics(site: Site, ids: dict[str, list[int]]) -> list[list[dict[str, Any
     total = weights_NHTS.sum(-1, keepdims=True)
     share_NHTS = weights_NHTS / np.where(total > 0, total, 1)
     visible = site.arrays.get("visible_NHTS")
-    own = site.rows == site.cols
-    kinds = _kinds(np.array(ids[site.rows])) if own else _crossing(*share_NHTS.shape[2:])
+    if site.rows == site.cols:
+        kinds = _kinds(np.array(ids[site.rows]))
+    else:
+        kinds = _crossing(*share_NHTS.shape[2:])
     return [
         [
             _of_head(share_TS, None if visible is None else visible[n, h], kinds)
@@ -79,11 +81,10 @@ def _of_head(
 ) -> dict[str, Any]:
     rows, cols = share_TS.shape
     visible_TS = np.ones((rows, cols), bool) if visible_TS is None else visible_TS
-    from_row = min(FIRST_ROW, rows - 1)
-    counted = (np.arange(rows) >= from_row) & (share_TS.sum(1) > 0)
+    counted = (np.arange(rows) >= min(FIRST_ROW, rows - 1)) & (share_TS.sum(1) > 0)
     bits_T = -np.sum(share_TS * np.log2(np.where(share_TS > 0, share_TS, 1)), 1)
     most_T = np.log2(np.maximum(visible_TS.sum(1), 2))
-    found: dict[str, Any] = {
+    measures: dict[str, Any] = {
         "entropy": _mean(bits_T, counted),
         "entropy_share": _mean(bits_T / most_T, counted),
     }
@@ -92,19 +93,19 @@ def _of_head(
         if kind in ("induction", "same", "next"):  # not every row has such a key
             has = counted & np.any(pairs_TS & visible_TS, 1)
         few = kind in ("induction", "same") and has.sum() < REPEATS
-        found[kind] = None if few else _mean(np.sum(share_TS * pairs_TS, 1), has)
-    found["tag"] = tag(found)
-    return found
+        measures[kind] = None if few else _mean(np.sum(share_TS * pairs_TS, 1), has)
+    measures["tag"] = tag(measures)
+    return measures
 
 
 def _mean(x_T: np.ndarray, where_T: np.ndarray) -> float | None:
     return float(np.mean(x_T[where_T])) if np.any(where_T) else None
 
 
-def tag(found: dict[str, Any]) -> str:
-    if (found["entropy_share"] or 0.0) >= SPREAD:
+def tag(measures: dict[str, Any]) -> str:
+    if (measures["entropy_share"] or 0.0) >= SPREAD:
         return "spread"
-    masses = {name: found.get(kind) for name, (kind, _) in TAGS.items()}
+    masses = {name: measures.get(kind) for name, (kind, _) in TAGS.items()}
     best = max(masses, key=lambda name: masses[name] or 0.0)
     return best if (masses[best] or 0.0) >= TAGGED else "mixed"
 
@@ -114,23 +115,19 @@ def value_norms(site: Site, params: Any) -> np.ndarray | None:
     v_NSGE = site.arrays.get("v_NSGE")
     if v_NSGE is None:
         return None
-    groups = v_NSGE.shape[2]
-    v_NSHE = np.repeat(v_NSGE, site.heads // groups, 2)
-    each = []
-    for n, layer in enumerate(site.layers):
-        own = site_params(params, site, layer)
-        moved_SHD = v_NSHE[n]
-        if "out" in own:
-            moved_SHD = np.einsum("SHE,HED->SHD", v_NSHE[n], np.asarray(own["out"]["kernel"]))
-        each.append(np.linalg.norm(moved_SHD, axis=-1).T)
-    return np.stack(each)
+    norms = []
+    for layer, v_SGE in zip(site.layers, v_NSGE, strict=True):
+        moved = np.repeat(v_SGE, site.heads // v_SGE.shape[1], 1)
+        weights = site_params(params, site, layer)
+        if "out" in weights:
+            moved = np.einsum("SHE,HED->SHD", moved, np.asarray(weights["out"]["kernel"]))
+        norms.append(np.linalg.norm(moved, axis=-1).T)
+    return np.stack(norms)
 
 
-def silenced(
-    loaded: LoadedRun, passage: Passage, sites: list[Site]
-) -> dict[str, np.ndarray | None]:
-    """Computes by how much the loss grows without each head (NH for each site); None if heads of a
-    site cannot be silenced.
+def silenced(loaded: LoadedRun, passage: Passage, sites: list[Site]) -> dict[str, np.ndarray]:
+    """Computes by how much the loss grows without each head (NH), for each site whose heads can be
+    silenced.
 
     Zeroes a head's rows of the output projection or, without a projection, its values.
     """
@@ -152,29 +149,20 @@ def silenced(
     def measured(keep: dict[str, np.ndarray]) -> float:
         return float(loss(loaded.variables, passage.inputs, passage.labels, keep))
 
-    whole, found = measured(ones), dict[str, np.ndarray | None]()
+    whole, growth = measured(ones), {}
     for site in sites:
-        if site.name not in ones:
-            found[site.name] = None
-            continue
-        grown_NH = np.zeros((len(site.layers), site.heads))
-        for n, layer in enumerate(site.layers):
-            for h in range(site.heads):
+        if site.name in ones:
+            growth[site.name] = np.zeros((len(site.layers), site.heads))
+            for n, h in np.ndindex(growth[site.name].shape):
                 keep_NH = ones[site.name].copy()
-                keep_NH[layer, h] = 0
-                grown_NH[n, h] = measured({**ones, site.name: keep_NH}) - whole
-        found[site.name] = grown_NH
-    return found
+                keep_NH[site.layers[n], h] = 0
+                growth[site.name][n, h] = measured({**ones, site.name: keep_NH}) - whole
+    return growth
 
 
 def loss_of(logits: np.ndarray, labels_T: np.ndarray) -> float:
     """Computes the mean −log p of the labels, where there are any."""
     return float(_loss(jnp.asarray(logits), labels_T))
-
-
-def own_choice(logits: np.ndarray) -> np.ndarray:
-    """Returns the most likely classes: the labels if there are no others."""
-    return np.argmax(logits, -1)
 
 
 def _loss(out: Any, labels_T: Any) -> Any:
@@ -188,12 +176,13 @@ def _loss(out: Any, labels_T: Any) -> Any:
 
 def _rows(params: Any, site: Site) -> list[tuple[str, str, int]]:
     """Returns the arrays with rows for each head: part, name and axis of heads."""
-    own = site_params(params, site, site.layers[0])
-    if "out" in own:
+    weights = site_params(params, site, site.layers[0])
+    if "out" in weights:
         return [("out", "kernel", 0)]
-    if "value" not in own or own["value"]["kernel"].shape[1] != site.heads:
+    value = weights.get("value")
+    if value is None or value["kernel"].shape[1] != site.heads:
         return []
-    return [("value", "kernel", 1)] + ([("value", "bias", 0)] if "bias" in own["value"] else [])
+    return [("value", "kernel", 1)] + ([("value", "bias", 0)] if "bias" in value else [])
 
 
 def how_silenced(params: Any, site: Site) -> str:
@@ -207,14 +196,14 @@ def _count(params: Any, site: Site) -> int:
     """Counts the layers, shown or not."""
     if not site.stack:
         return 1
-    own = params[site.stack]
-    if SCANNED in own:
-        return int(jax.tree.leaves(own[SCANNED])[0].shape[0])
-    return sum(UNROLLED.fullmatch(name) is not None for name in own)
+    stack = params[site.stack]
+    if SCANNED in stack:
+        return int(jax.tree.leaves(stack[SCANNED])[0].shape[0])
+    return sum(UNROLLED.fullmatch(name) is not None for name in stack)
 
 
 def _without(params: Any, site: Site, keep_NH: Any) -> Any:
-    """Returns the parameters with each head's rows scaled by `kept`."""
+    """Returns the parameters with each head's rows scaled by `keep_NH`."""
     params = jax.tree.map(lambda leaf: leaf, params)  # new dicts
     scanned = bool(site.stack) and SCANNED in params[site.stack]
     if not site.stack:

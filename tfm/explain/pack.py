@@ -49,13 +49,11 @@ class Blobs:
 
     def bits(self, x: np.ndarray) -> dict[str, Any]:
         """Packs a matrix of booleans."""
-        codes = np.asarray(x, np.uint8)
         about = {"shape": list(x.shape), "low": 0.0, "high": 1.0, "type": "bits"}
-        return {**about, "blob": self.pack(codes)}
+        return {**about, "blob": self.pack(np.asarray(x, np.uint8))}
 
     def pack(self, x: np.ndarray) -> int:
-        raw = zlib.compress(np.ascontiguousarray(x).tobytes(), 6)
-        text = base64.b64encode(raw).decode()
+        text = base64.b64encode(zlib.compress(x.tobytes(), 6)).decode()
         if text not in self._places:
             self._places[text] = len(self.texts)
             self.texts.append(text)
@@ -82,8 +80,11 @@ def narrower(x_TD: np.ndarray, most: int) -> tuple[np.ndarray, int]:
     """Averages neighbouring columns to about `most` numbers; returns also how many columns."""
     columns = max(8, most // max(len(x_TD), 1))
     group = -(-x_TD.shape[1] // columns)
-    if group == 1:
-        return x_TD, 1
-    starts = np.arange(0, x_TD.shape[1], group)
-    sizes = np.diff([*starts, x_TD.shape[1]])
-    return np.add.reduceat(x_TD, starts, 1) / sizes, group
+    return (x_TD if group == 1 else means(x_TD, group, 1)), group
+
+
+def means(x: np.ndarray, group: int, axis: int) -> np.ndarray:
+    """Averages each `group` entries along an axis, including the remainder at the end."""
+    starts = np.arange(0, x.shape[axis], group)
+    sizes = np.diff([*starts, x.shape[axis]])
+    return np.add.reduceat(x, starts, axis) / sizes.reshape(-1, *[1] * (x.ndim - axis - 1))

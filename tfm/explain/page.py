@@ -3,6 +3,7 @@
 import html
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.explain import heads
 from tfm.explain.explain import Explanation, Look, Next
-from tfm.explain.pack import Blobs, coarser, narrower
+from tfm.explain.pack import Blobs, coarser, means, narrower
 from tfm.explain.terms import TERMS
 from tfm.explain.walk import Picture, Stage
 
@@ -20,18 +21,12 @@ SCRIPTS = ("data.js", "state.js", "colors.js", "canvas.js", "figures.js", "bars.
 MOST = 10_000_000  # bytes of a page
 THUMB = 32  # rows and columns of the small maps of all heads, at most
 FEATURES = 16_384  # numbers of a picture of the walk, about
-TERM_NAMES = {
-    "content_content": "content · content",
-    "content_position": "content · position",
-    "position_content": "position · content",
-    "position_position": "position · position",
-}
 
 
-def page(found: list[Explanation], most: int = MOST) -> tuple[str, list[str]]:
+def page(explanations: list[Explanation], most: int = MOST) -> tuple[str, list[str]]:
     """Returns the page of one run, or of two on the same text, and notes about it."""
-    if len(found) > 1:
-        _check_same(*found)
+    if len(explanations) > 1:
+        _check_same(*explanations)
     factor = 1
     while True:
         blobs, notes = Blobs(), []
@@ -40,20 +35,20 @@ def page(found: list[Explanation], most: int = MOST) -> tuple[str, list[str]]:
                 f"The maps are coarser: a cell is the mean of {factor} × {factor} pairs of tokens. "
                 "--layers=… shows fewer layers, and all pairs."
             )
-        runs = [_run(one, blobs, factor, notes) for one in found]
+        runs = [_run(explanation, blobs, factor, notes) for explanation in explanations]
         if blobs.coarse:
             notes.append(
                 "Large maps and pictures are stored in 8 bits: numbers that are read off them are "
                 "marked ≈. --npz=FILE.npz writes all of them in full precision."
             )
         tree = {
-            "text": found[0].text,
+            "text": explanations[0].text,
             "runs": runs,
             "notes": notes,
             "rule": heads.RULE,
             "tags": {name: about for name, (_, about) in heads.TAGS.items()},
         }
-        text = _html(found, tree, blobs)
+        text = _html(explanations, tree, blobs)
         if len(text.encode()) <= most or factor >= 64:
             return text, notes
         factor *= 2
@@ -76,25 +71,21 @@ def _check_same(one: Explanation, other: Explanation) -> None:
             )
 
 
-def _html(found: list[Explanation], tree: dict[str, Any], blobs: Blobs) -> str:
-    """Returns JSON in which `<` is \\u003c, so that no text can end the script."""
+def _html(explanations: list[Explanation], tree: dict[str, Any], blobs: Blobs) -> str:
+    """Fills in the page; in its JSON, `<` is \\u003c, so that no text can end the script."""
     data = json.dumps({**tree, "blobs": blobs.texts}, ensure_ascii=False, allow_nan=False)
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     script = "\n".join((WEB / name).read_text("utf-8") for name in SCRIPTS)
-    title = " and ".join(one.name for one in found)
+    title = " and ".join(explanation.name for explanation in explanations)
     parts = {
-        "{{title}}": html.escape(f"{title}: {found[0].text[:60]}"),
-        "{{style}}": (WEB / "page.css").read_text("utf-8"),
-        "{{data}}": data,
-        "{{script}}": f'(() => {{\n"use strict";\n{script}\n}})();',
+        "title": html.escape(f"{title}: {explanations[0].text[:60]}"),
+        "style": (WEB / "page.css").read_text("utf-8"),
+        "data": data,
+        "script": f'(() => {{\n"use strict";\n{script}\n}})();',
     }
+    # In one pass, so that nothing in the data is taken for a place.
     text = (WEB / "page.html").read_text("utf-8")
-    head, *rest = text.split("{{")
-    out = [head]
-    for part in rest:  # each place once, so that nothing in the data is taken for a place
-        name, _, after = part.partition("}}")
-        out += [parts[f"{{{{{name}}}}}"], after]
-    return "".join(out)
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], text)
 
 
 def _run(one: Explanation, blobs: Blobs, factor: int, notes: list[str]) -> dict[str, Any]:
@@ -105,8 +96,7 @@ def _run(one: Explanation, blobs: Blobs, factor: int, notes: list[str]) -> dict[
         "sequences": {name: [list(p) for p in pieces] for name, pieces in one.sequences.items()},
         "sites": [_site(look, blobs, factor) for look in one.looks],
         "walks": [
-            {"name": walk.name, "title": walk.title,
-             "stages": [_stage(stage, blobs) for stage in walk.stages]}
+            {**vars(walk), "stages": [_stage(stage, blobs) for stage in walk.stages]}
             for walk in one.walks
         ],
         "pictures": [
@@ -136,7 +126,8 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
         ]  # fmt: skip
     for name in TERMS:
         if name in look.terms:  # the page multiplies them
-            left, right = (_coarser_rows(side, factor) for side in look.terms[name])
+            # The mean of a product over pairs of two groups is the product of their means.
+            left, right = (means(side, factor, 0) for side in look.terms[name])
             maps[name] = [
                 [{"left": blobs.add(left[:, h], exact=True),
                   "right": blobs.add(right[:, h], exact=True)} for h in count]
@@ -160,11 +151,14 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
         "maps": maps,
         "mask": mask,
         "norms": None if norms is None else [blobs.add(x_HS) for x_HS in norms],
-        "thumbs": [[blobs.add(_thumb(x_TS)) for x_TS in x_HTS] for x_HTS in arrays["weights_NHTS"]],
+        "thumbs": [
+            [blobs.add(coarser(x_TS, -(-max(x_TS.shape) // THUMB))) for x_TS in x_HTS]
+            for x_HTS in arrays["weights_NHTS"]
+        ],
         "stats": look.heads,
         "formulas": look.formulas,
         "muted": look.muted,
-        "terms": {name: TERM_NAMES[name] for name in look.terms},
+        "terms": {name: name.replace("_", " · ") for name in look.terms},
     }
 
 
@@ -176,65 +170,34 @@ def _map(
     return blobs.add(small, where)
 
 
-def _coarser_rows(x_THK: np.ndarray, factor: int) -> np.ndarray:
-    """Computes means over pairs of two groups, where the mean of a product is that of the means."""
-    starts = np.arange(0, len(x_THK), factor)
-    sizes = np.diff([*starts, len(x_THK)])
-    return np.add.reduceat(x_THK, starts, 0) / sizes[:, None, None]
-
-
-def _thumb(x_TS: np.ndarray) -> np.ndarray:
-    return coarser(x_TS, -(-max(x_TS.shape) // THUMB))
-
-
 def _stage(stage: Stage, blobs: Blobs) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "title": stage.title,
-        "formula": stage.formula,
-        "text": stage.text,
-        "shows": stage.shows,
-        "site": stage.site,
-        "pictures": [_picture(picture, blobs) for picture in stage.pictures],
-    }
+    return {**vars(stage), "pictures": [_picture(picture, blobs) for picture in stage.pictures]}
 
 
 def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
     """Packs the matrices of a site by layer and head."""
-    lead = sum(axis in "NH" for axis in picture.axes[:-2])
-    x = np.asarray(picture.data)
-    sizes = list(x.shape)
-    x = x if x.ndim >= 2 else x[None]
-    group = narrower(x.reshape(-1, *x.shape[-2:])[0], FEATURES)[1]
+    x = np.atleast_2d(picture.data)
 
     def packed(part: np.ndarray, depth: int) -> Any:
         if depth:
-            return [packed(one, depth - 1) for one in part]
+            return [packed(inner, depth - 1) for inner in part]
         return blobs.add(narrower(part, FEATURES)[0])
 
+    lead = sum(axis in "NH" for axis in picture.axes[:-2])
     return {
-        "label": picture.label,
-        "axes": picture.axes,
-        "sizes": sizes,
-        "rows": picture.rows,
+        **vars(picture),
+        "sizes": list(np.shape(picture.data)),
         "lead": lead,
-        "group": group,
+        "group": narrower(x.reshape(-1, *x.shape[-2:])[0], FEATURES)[1],
         "data": packed(x, lead),
     }
 
 
-def _next(found: Next, blobs: Blobs) -> dict[str, Any]:
+def _next(predicted: Next, blobs: Blobs) -> dict[str, Any]:
     """Packs logits in float32, since the page computes probabilities from them."""
-    packed = [blobs.pack(np.asarray(row, "<f4")) for row in found.logits]
-    size = found.logits.shape[1]
-    about = {"shape": [1, size], "low": 0.0, "high": 0.0, "type": "f4"}
+    about = {"shape": [1, predicted.logits.shape[1]], "low": 0.0, "high": 0.0, "type": "f4"}
     return {
-        "rows": found.rows,
-        "start": found.start,
-        "follows": found.follows,
-        "logits": [{**about, "blob": blob} for blob in packed],
-        "names": {str(id_): text for id_, text in found.names.items()},
-        "written": found.written,
-        "classes": found.classes,
-        "continuations": [one._asdict() for one in found.continuations],
+        **vars(predicted),
+        "logits": [{**about, "blob": blobs.pack(np.asarray(x, "<f4"))} for x in predicted.logits],
+        "continuations": [continuation._asdict() for continuation in predicted.continuations],
     }

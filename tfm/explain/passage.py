@@ -61,16 +61,13 @@ def passage(
         prompt = _with_target(loaded, prompt)
         notes.append("The target was written by the model itself, greedily (--target gives one).")
         loss_of = "each token that the model wrote itself, from those before it"
-    tokens = list(prompt.tokens)
-    sequences = {"tokens": tokens}
-    if prompt.source is not None:
-        sequences = {"source": list(prompt.source), "target": tokens}
-    labels = None if prompt.labels is None else np.array(prompt.labels)
+    written = "tokens" if prompt.source is None else "target"
+    source = {} if prompt.source is None else {"source": list(prompt.source)}
     return Passage(
         inputs=model_inputs(loaded.spec, prompt),
-        sequences=sequences,
-        written=list(sequences)[-1],
-        labels=labels,
+        sequences={**source, written: list(prompt.tokens)},
+        written=written,
+        labels=None if prompt.labels is None else np.array(prompt.labels),
         loss_of=loss_of,
         asked=None if prompt.places is None else list(prompt.places),
         prompt=prompt,
@@ -101,17 +98,11 @@ def continuations(loaded: LoadedRun, passage: Passage, logits_V: np.ndarray) -> 
     going = [id_ for id_ in first if id_ not in writer.ends] if steps > 1 else []
     prompts = [prompt._replace(tokens=[*prompt.tokens, id_]) for id_ in going]
     written = writer.write(prompts, DecodeSpec(max_new=steps - 1)) if prompts else []
-    after = {id_: one for id_, (one,) in zip(going, written, strict=True)}
-    return [
-        Continuation(
-            [id_, *(after[id_].tokens if id_ in after else ())],
-            [
-                float(p_V[id_]),
-                *(np.exp(after[id_].logprobs).tolist() if id_ in after else ()),
-            ],
-        )
-        for id_ in first
-    ]
+    out = {id_: Continuation([id_], [float(p_V[id_])]) for id_ in first}
+    for id_, (rest,) in zip(going, written, strict=True):
+        out[id_].ids.extend(rest.tokens)
+        out[id_].probabilities.extend(np.exp(rest.logprobs).tolist())
+    return list(out.values())
 
 
 def follows(loaded: LoadedRun) -> bool:

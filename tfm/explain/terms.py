@@ -27,45 +27,38 @@ class Term(NamedTuple):
         return np.einsum("THK,SHK->HTS", self.left, self.right)
 
 
-def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, Term] | str:
-    """Returns the four terms of the first layer's score, or why there are none.
+def terms(spec: Any, params: Any, side: Arrays, site: Site) -> dict[str, Term]:
+    """Returns the four terms of the first layer's score, or {} if it is not their sum.
 
     A norm is linear at the scale that it has for each token, which is used here.
     """
-    attention = site.spec
-    if "table_TD" not in side or spec.position.join != "add":
-        return "positions are not added to the embeddings"
-    if site.layers[0] != 0 or site.rows != site.cols:
-        return "only the first layer's self-attention reads embeddings and positions"
+    attention, norm = site.spec, spec.norm
+    added = "table_TD" in side and spec.position.join == "add" and not norm.embedding
+    if not added or site.layers[0] != 0 or site.rows != site.cols:
+        return {}  # the attention does not read the sum of embeddings and positions
     if attention is None or attention.score not in LINEAR or attention.qk_norm:
-        return "the score is not linear in the query and in the key"
-    if spec.norm.embedding:
-        return "a norm stands between the embeddings and the first layer"
-    if spec.norm.placement == "post" or spec.norm.kind == "none":
-        scale_T1, own = np.ones((1, 1)), {}
-    elif spec.norm.kind in ("layer", "rms"):
-        layer = layer_params(params, site.stack, 0)
-        name = "norm" if spec.parallel else f"{site.branch}_norm"
-        own = layer[name]
-        scale_T1 = _deviation(side["embedding_TD"], spec.norm.kind, spec.norm.eps)
-    else:
-        return f"norm.kind={spec.norm.kind!r} is not linear, at any scale"
+        return {}
     p_TD = side["table_TD"]
-    if spec.norm.kind == "layer" and own:
-        p_TD = p_TD - p_TD.mean(-1, keepdims=True)
-    p_TD = p_TD / scale_T1 * np.asarray(own.get("scale", 1.0))
+    if norm.placement == "post" or norm.kind == "none":
+        p_TD = p_TD.astype(np.float64)
+    elif norm.kind not in ("layer", "rms"):
+        return {}  # not linear, at any scale
+    else:
+        name = "norm" if spec.parallel else f"{site.branch}_norm"
+        scale = layer_params(params, site.stack, 0)[name].get("scale", 1.0)
+        if norm.kind == "layer":
+            p_TD = p_TD - p_TD.mean(-1, keepdims=True)
+        p_TD = p_TD / _deviation(side["embedding_TD"], norm.kind, norm.eps) * np.asarray(scale)
     weights = site_params(params, site, 0)
-    q_TH = site.arrays["q_NTHK"][0]
-    k_SG = site.arrays["k_NSGK"][0]
-    key = "query" if attention.share_qk else "key"
-    q_p, k_p = _projected(weights, "query", p_TD, q_TH), _projected(weights, key, p_TD, k_SG)
-    lefts, rights = (q_TH - q_p, q_p), (k_SG - k_p, k_p)
-    found = [
+    q_THK, k_SGK = site.arrays["q_NTHK"][0], site.arrays["k_NSGK"][0]
+    q_p = _projected(weights, "query", p_TD, q_THK)
+    k_p = _projected(weights, "query" if attention.share_qk else "key", p_TD, k_SGK)
+    products = [
         Term(_left(attention, weights, q), np.repeat(k, attention.heads // attention.groups, 1))
-        for q in lefts
-        for k in rights
+        for q in (q_THK - q_p, q_p)
+        for k in (k_SGK - k_p, k_p)
     ]
-    return dict(zip(TERMS, found, strict=True))
+    return dict(zip(TERMS, products, strict=True))
 
 
 def _left(attention: AttentionSpec, weights: Any, q_THK: np.ndarray) -> np.ndarray:

@@ -41,48 +41,44 @@ class Walk:
     stages: list[Stage]
 
 
-def walks(spec: Any, found: Forward, embedded: dict[str, np.ndarray]) -> list[Walk]:
+def walks(spec: Any, captured: Forward, embedded: dict[str, np.ndarray]) -> list[Walk]:
     """Returns a walk for each side. `embedded` are embeddings that a model does not capture."""
     out = []
-    for side, arrays in found.sides.items():
+    for side, arrays in captured.sides.items():
         rows = {"encoder": "source", "decoder": "target"}[side] if spec.has_source else "tokens"
+        last = side == "decoder" or not spec.has_source
         stages = [
             Stage("pieces", "Text → pieces → ids", "text = piece₁ piece₂ …,  id = its number",
                   "The tokenizer cuts the text into pieces. To the model each is a number.",
                   shows="pieces"),
         ]  # fmt: skip
-        sites = {site.name: site for site in found.sites if site.stack in (side, "")}
+        sites = {site.name: site for site in captured.sites if site.stack in (side, "")}
         if isinstance(spec, TransformerSpec):
             stages += _transformer(spec, side, rows, arrays, sites)
         else:
-            stages += _plain(spec, rows, arrays, embedded.get(rows), sites if side != "encoder" or
-                             not spec.has_source else {})  # fmt: skip
-        if found.logits is not None and (side == "decoder" or not spec.has_source):
-            stages += _end(spec, rows, found.logits)
-        title = {"encoder": "Encoder", "decoder": "Decoder"}.get(side, side.capitalize())
-        out.append(Walk(side, title, stages))
+            stages += _plain(spec, rows, arrays, embedded.get(rows), sites if last else {})
+        if captured.logits is not None and last:
+            stages += _end(spec, rows, captured.logits)
+        out.append(Walk(side, side.capitalize(), stages))
     return out
 
 
 def _end(spec: Any, rows: str, logits: np.ndarray) -> list[Stage]:
     of = rows if len(logits) > 1 or not hasattr(spec, "classes") else ""
-    formula = "logits = x W_head"
+    title, formula = "What comes next", "logits = x W_head"
     if getattr(spec, "tied", False):
         formula += ",  W_head = Eᵀ, the embedding"
+    if getattr(spec, "classes", None):
+        title = "Which class?"
     outputs = getattr(spec, "outputs", ())
     if "masked_lm" in outputs:
+        title = "Which token stands here?"
         formula = "logits = norm(f(x W + b)) Eᵀ + c,  E: the embedding,  f: an activation"
     elif outputs and "tag" not in outputs:
-        formula = "logits = x_0 W + b,  x_0: the state of the first token"
-        if spec.pooler:
-            formula = "logits = tanh(x_0 W_p + b_p) W + b,  x_0: the state of the first token"
+        pooled = "tanh(x_0 W_p + b_p)" if spec.pooler else "x_0"
+        formula = f"logits = {pooled} W + b,  x_0: the state of the first token"
     if isinstance(spec, SeqToSeqSpec):
         formula = "logits = V tanh(W [c_t; h_t]) + b,  c_t: what the attention found"
-    title = "What comes next"
-    if "masked_lm" in outputs:
-        title = "Which token stands here?"
-    elif getattr(spec, "classes", None):
-        title = "Which class?"
     pictures = []
     if logits.size <= 1 << 16:
         whole = len(logits) == 1 and not of
@@ -101,43 +97,39 @@ def _transformer(
     spec: Any, side: str, rows: str, arrays: Arrays, sites: dict[str, Site]
 ) -> list[Stage]:
     scheme = spec.position.scheme
-    if side == "decoder" and getattr(spec, "decoder_scheme", None) is not None:
-        scheme = spec.decoder_scheme
+    if side == "decoder":
+        scheme = getattr(spec, "decoder_scheme", None) or scheme
     pictures = [Picture("token", "TD", arrays["token_TD"], rows)]
-    token = "(E[id] + S[type])" if getattr(spec, "types", 0) else "E[id]"
-    formula = f"x = {token}"
+    formula = "x = (E[id] + S[type])" if getattr(spec, "types", 0) else "x = E[id]"
     if "table_TD" in arrays:
         pictures.append(Picture("position", "TD", arrays["table_TD"], rows))
         sign = {"add": "+", "multiply": "⊙", "concatenate": "beside"}[spec.position.join]
-        formula = f"x = {token} {sign} P[t]"
+        formula += f" {sign} P[t]"
         pictures.append(Picture("x", "TD", arrays["embedding_TD"], rows))
     stages = [
         Stage("embedding", "Embedding and position", formula, formulas.position(scheme), pictures)
     ]
-    norm, placement = formulas.norm(spec.norm), str(spec.norm.placement)
-    mixer, own = spec.mixer.names[0], sites.get(side)
-    if f"{mixer}_in_NTD" in arrays:
-        if placement != "post":
-            stages.append(
-                Stage("norm", "Norm", f"norm(x) = {norm}", "", _one(arrays, f"{mixer}_in", rows))
-            )
-        stages += _attention("", own) if own else []
-        if own is None or own.spec is None:
-            gates = _gates(arrays, rows)
-            text = formulas.mixer(spec.mixer)
-            stages.append(Stage("mixer", f"Mixer: {mixer.replace('_', ' ')}", "y = mixer(x)", text,
-                                [*gates, *_one(arrays, f"{mixer}_out", rows, "y")]))  # fmt: skip
+    norm, mixer = f"norm(x) = {formulas.norm(spec.norm)}", spec.mixer.names[0]
+    for prefix, branch, site, title in (
+        ("", mixer, sites.get(side), "Norm"),
+        ("cross_", "cross", sites.get("cross"), "Norm before cross-attention"),
+    ):
+        if f"{branch}_in_NTD" not in arrays or (prefix and site is None):
+            continue
+        if spec.norm.placement != "post":
+            inputs = _one(arrays, f"{branch}_in", rows)
+            stages.append(Stage(f"{prefix}norm", title, norm, "", inputs))
+        stages += _attention(prefix, site) if site else []
+        outputs = _one(arrays, f"{branch}_out", rows, "y")
+        if site is None or site.spec is None:
+            stages.append(Stage("mixer", f"Mixer: {mixer.replace('_', ' ')}", "y = mixer(x)",
+                                formulas.mixer(spec.mixer), _gates(arrays, rows) + outputs,
+                                ))  # fmt: skip
         else:
-            stages.append(_joined("", own, arrays, f"{mixer}_out", rows))
-        stages += _residual(spec, arrays, mixer, rows)
-    if "cross" in sites and "cross_in_NTD" in arrays:
-        if placement != "post":
-            title = "Norm before cross-attention"
-            read = _one(arrays, "cross_in", rows)
-            stages.append(Stage("cross_norm", title, f"norm(x) = {norm}", "", read))
-        stages += _attention("cross_", sites["cross"])
-        stages.append(_joined("cross_", sites["cross"], arrays, "cross_out", rows))
-        stages += _residual(spec, arrays, "cross", rows)
+            formula = "y = concat(z₁ … z_H)" + " W_o" * ("out" in site.spec.projections)
+            heads = "Cross-attention: Heads joined" if prefix else "Heads joined"
+            stages.append(Stage(f"{prefix}joined", heads, formula, "", outputs))
+        stages += _residual(spec, arrays, branch, rows)
     if "feedforward_in_NTD" in arrays:
         pictures = _one(arrays, "feedforward_in", rows, "x")
         if "hidden_NTF" in arrays:
@@ -148,11 +140,10 @@ def _transformer(
                   "Each token by itself. x is what the norm before it leaves.", pictures)
         )  # fmt: skip
         stages += _residual(spec, arrays, "feedforward", rows)
-    if "all_sum_NTD" in arrays:
-        stages += _residual(spec, arrays, "all", rows)
+    stages += _residual(spec, arrays, "all", rows)
     if spec.norm.has_final:
-        stages.append(Stage("final", "Norm after the last layer", f"norm(x) = {norm}", "",
-                            [Picture("x", "TD", arrays["final_TD"], rows)]))  # fmt: skip
+        pictures = [Picture("x", "TD", arrays["final_TD"], rows)]
+        stages.append(Stage("final", "Norm after the last layer", norm, "", pictures))
     return stages
 
 
@@ -183,39 +174,36 @@ def _attention(prefix: str, site: Site) -> list[Stage]:
             Picture("v", "NHSE", _by_head(a["v_NSGE"], site.heads), site.cols),
         ]
         text = "q asks, k answers, v is what is handed over; here after rotation, if there is any."
-        if spec is not None and spec.groups < spec.heads:
-            text += f" {spec.heads} query heads share {spec.groups} heads of keys and values."
         if spec is None:
             text = "φ(q) and φ(k), φ(x) = elu(x) + 1, and v."
+        elif spec.groups < spec.heads:
+            text += f" {spec.heads} query heads share {spec.groups} heads of keys and values."
         formula = "q = x W_q,  k = x W_k,  v = x W_v"
         if prefix:
             formula = "q = x W_q,  k = y W_k,  v = y W_v,  y: what the encoder gives"
         stages.append(Stage(f"{prefix}qkv", f"{of}Q, K, V of a head", formula, text, pictures))
+
+    def add_map(name: str, title: str, formula: str, text: str, shows: str = "") -> None:
+        at = (f"{prefix}{name}", f"{of}{title}")
+        stages.append(Stage(*at, formula, text, shows=shows or name, site=site.name))
+
     if "score_NHTS" in a and spec is not None:
-        stages.append(Stage(f"{prefix}score", f"{of}Scores", formulas.score(spec),
-                            "How similar are the query of row t and the key of column s? "
-                            "Pairs that the mask hides are grey.",
-                            shows="score", site=site.name))  # fmt: skip
+        add_map("score", "Scores", formulas.score(spec),
+                "How similar are the query of row t and the key of column s? "
+                "Pairs that the mask hides are grey.")  # fmt: skip
+        cap = formulas.cap(spec)
         if "bias_NHTS" in a:
-            formula = f"s_ts ← s_ts + b_ts{formulas.cap(spec)}"
-            stages.append(Stage(f"{prefix}bias", f"{of}Bias", formula,
-                                "What the distance adds, whatever the content is.",
-                                shows="bias", site=site.name))  # fmt: skip
-        elif spec.cap is not None:
-            stages.append(Stage(f"{prefix}cap", f"{of}Cap", f"s_ts ← s_ts{formulas.cap(spec)}", "",
-                                shows="logits", site=site.name))  # fmt: skip
-        stages.append(Stage(f"{prefix}mask", f"{of}Mask", "s_ts ← −∞ where t must not see s",
-                            "Who may look at whom.", shows="mask", site=site.name))  # fmt: skip
-    if spec is not None:
-        formula = formulas.normalizer(spec)
-    else:
-        formula = "w_ts: what position s weighs in row t"
-    stages.append(Stage(f"{prefix}weights", f"{of}Weights", formula,
-                        "What each row looks at.", shows="weights", site=site.name))  # fmt: skip
+            text = "What the distance adds, whatever the content is."
+            add_map("bias", "Bias", f"s_ts ← s_ts + b_ts{cap}", text)
+        elif cap:
+            add_map("cap", "Cap", f"s_ts ← s_ts{cap}", "", "logits")
+        add_map("mask", "Mask", "s_ts ← −∞ where t must not see s", "Who may look at whom.")
+    formula = "w_ts: what position s weighs in row t" if spec is None else formulas.normalizer(spec)
+    add_map("weights", "Weights", formula, "What each row looks at.")
     if "heads_NTHE" in a:
-        stages.append(Stage(f"{prefix}values", f"{of}Weighted values", "z_t = Σ_s w_ts v_s", "",
-                            [Picture("z", "NHTE", a["heads_NTHE"].swapaxes(1, 2), site.rows)],
-                            ))  # fmt: skip
+        pictures = [Picture("z", "NHTE", a["heads_NTHE"].swapaxes(1, 2), site.rows)]
+        title = f"{of}Weighted values"
+        stages.append(Stage(f"{prefix}values", title, "z_t = Σ_s w_ts v_s", "", pictures))
     return stages
 
 
@@ -223,22 +211,10 @@ def _by_head(x_NSGK: np.ndarray, heads: int) -> np.ndarray:
     return np.repeat(x_NSGK, heads // x_NSGK.shape[2], 2).swapaxes(1, 2)
 
 
-def _joined(prefix: str, site: Site, arrays: Arrays, out: str, rows: str) -> Stage:
-    of = "Cross-attention: " if prefix else ""
-    projected = site.spec is not None and "out" in site.spec.projections
-    formula = "y = concat(z₁ … z_H)" + (" W_o" if projected else "")
-    return Stage(f"{prefix}joined", f"{of}Heads joined", formula, "", _one(arrays, out, rows, "y"))
-
-
 def _gates(arrays: Arrays, rows: str) -> list[Picture]:
-    found = []
-    for gate, label in formulas.GATE_NAMES.items():
-        if f"gate_{gate}_NTH" in arrays:
-            found.append(Picture(label, "NTH", arrays[f"gate_{gate}_NTH"], rows))
-    for name, label in (("cells_NTH", "c: the cell"), ("cell_states_NTH", "h: the state")):
-        if name in arrays:
-            found.append(Picture(label, "NTH", arrays[name], rows))
-    return found
+    labels = {f"gate_{gate}_NTH": label for gate, label in formulas.GATE_NAMES.items()}
+    labels |= {"cells_NTH": "c: the cell", "cell_states_NTH": "h: the state"}
+    return [Picture(labels[x], "NTH", arrays[x], rows) for x in labels if x in arrays]
 
 
 def _plain(
@@ -256,11 +232,10 @@ def _plain(
         )
         if len(arrays["states_NTH"][0, 0]) > spec.hidden:
             text += " The left half reads forwards, the right half backwards."
-        gates = _gates(arrays, rows)
-        if gates:
+        if gates := _gates(arrays, rows):
             stages.append(Stage("gates", "Gates over time", formula, text, gates))
-        stages.append(Stage("states", "States", formula, "",
-                            [Picture("h", "NTH", arrays["states_NTH"], rows)]))  # fmt: skip
+        pictures = [Picture("h", "NTH", arrays["states_NTH"], rows)]
+        stages.append(Stage("states", "States", formula, "", pictures))
     for site in sites.values():
         stages += _attention("cross_", site)
     for name, x in arrays.items():

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.interop.model_type import ConfigJson, ModelType, Pair, linear, norm, their_activation
+from tfm.interop.model_type import ConfigJson, Key, ModelType, Pair, linear, norm
 from tfm.models.spec import EncoderSpec
 
 POOLER, CLASSIFIER = "pooler.dense.weight", "classifier.weight"
@@ -22,51 +22,18 @@ ARCHITECTURES = {
 }
 
 
-def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
-    config.only(
-        is_decoder=False,
-        add_cross_attention=False,
-        position_embedding_type="absolute",
-        tie_word_embeddings=True,
-    )
+def read(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
+    """Returns the settings of the outputs."""
     outputs = _outputs(config, tensors)
-    classes = 2 if "pair" in outputs else None
-    classifies = "classify" in outputs or "tag" in outputs
-    if classifies:
-        labels = len(config.value("id2label", dict, {})) or None
-        config.agree("num_labels", "the number of id2label", labels)
-        classes = config.number("num_labels", labels or 2)
-    width, heads = config.number("hidden_size"), config.number("num_attention_heads")
+    settings = {"outputs": tuple(outputs), "pooler": POOLER in tensors}
+    if "classify" not in outputs and "tag" not in outputs:
+        return settings | {"classes": 2 if "pair" in outputs else None}
+    labels = len(config.value("id2label", dict, {})) or None
+    config.agree("num_labels", "the number of id2label", labels)
     dropped = config.rate("hidden_dropout_prob", 0.1)
-    begin = "truncated_normal(stddev=0.02)"
-    return {
-        "family": "encoder",
-        "vocab": config.number("vocab_size"),
-        "width": width,
-        "layers": config.value("num_hidden_layers", int),
-        "max_length": config.number("max_position_embeddings"),
-        "types": config.number("type_vocab_size", 2),
-        "outputs": tuple(outputs),
-        "classes": classes,
-        "pooler": POOLER in tensors,
-        "attention": {"heads": heads, "qkv_bias": True, "out_bias": True},
-        "feedforward": {
-            "width": config.number("intermediate_size"),
-            "kind": config.activation("hidden_act", "gelu"),
-        },
-        "norm": {
-            "placement": "post",
-            "eps": config.value("layer_norm_eps", float, 1e-12),
-            "embedding": True,
-        },
-        "position": {"scheme": "learned"},
-        "init": {"kernel": begin, "embedding": begin},
-        "dropout": {
-            "embedding": dropped,
-            "residual": dropped,
-            "attention": config.rate("attention_probs_dropout_prob", 0.1),
-            "head": config.rate("classifier_dropout", dropped or 0.0) if classifies else None,
-        },
+    return settings | {
+        "classes": config.size("num_labels", labels or 2),
+        "dropout.head": config.rate("classifier_dropout", dropped or 0.0),
     }
 
 
@@ -99,7 +66,8 @@ def _outputs(config: ConfigJson, tensors: Collection[str]) -> list[str]:
     return present
 
 
-def to_config(spec: Any) -> dict[str, Any]:
+def write(spec: Any) -> dict[str, Any]:
+    """Returns the keys of the outputs."""
     outputs = tuple(sorted(spec.outputs))
     if outputs not in ARCHITECTURES or ({"pair", "classify"} & set(outputs) and not spec.pooler):
         raise UserError(
@@ -107,20 +75,7 @@ def to_config(spec: Any) -> dict[str, Any]:
         )
     if not spec.types:
         raise UserError("types=0, but a BERT of transformers has at least 1")
-    config = {
-        "architectures": [ARCHITECTURES[outputs]],
-        "vocab_size": spec.vocab,
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.layers,
-        "max_position_embeddings": spec.max_length,
-        "type_vocab_size": spec.types,
-        "num_attention_heads": spec.attention.heads,
-        "intermediate_size": spec.feedforward.width,
-        "hidden_act": their_activation(spec.feedforward.kind),
-        "layer_norm_eps": spec.norm.eps,
-        "hidden_dropout_prob": spec.dropout.residual or 0.0,
-        "attention_probs_dropout_prob": spec.dropout.attention or 0.0,
-    }
+    config: dict[str, Any] = {"architectures": [ARCHITECTURES[outputs]]}
     if not {"classify", "tag"} & set(outputs):
         return config
     labels = {str(n): f"LABEL_{n}" for n in range(spec.classes or 2)}
@@ -159,11 +114,37 @@ def pairs(spec: Any) -> Iterator[Pair]:
             yield from linear("classifier", output, True)
 
 
+INIT = "truncated_normal(stddev=0.02)"
 MODEL_TYPE = ModelType(
-    EncoderSpec,
-    from_config,
-    to_config,
-    pairs,
+    spec=EncoderSpec,
+    keys=(
+        Key("vocab_size", "vocab", "size"),
+        Key("hidden_size", "width", "size"),
+        Key("num_hidden_layers", "layers", int),
+        Key("max_position_embeddings", "max_length", "size"),
+        Key("type_vocab_size", "types", "size", 2),
+        Key("num_attention_heads", "attention.heads", "size"),
+        Key("intermediate_size", "feedforward.width", "size"),
+        Key("hidden_act", "feedforward.kind", "activation", "gelu"),
+        Key("layer_norm_eps", "norm.eps", float, 1e-12),
+        Key("hidden_dropout_prob", "dropout.residual dropout.embedding", "rate", 0.1),
+        Key("attention_probs_dropout_prob", "dropout.attention", "rate", 0.1),
+    ),
+    settings={
+        "attention": {"qkv_bias": True, "out_bias": True},
+        "norm": {"placement": "post", "embedding": True},
+        "position": {"scheme": "learned"},
+        "init": {"kernel": INIT, "embedding": INIT},
+    },
+    supported={
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+    },
+    read=read,
+    write=write,
+    pairs=pairs,
     architectures=tuple(ARCHITECTURES.values()),
     prefix="bert.",
     unprefixed=("cls.", "classifier."),

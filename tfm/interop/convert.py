@@ -36,10 +36,9 @@ def from_huggingface(
     model_type = _model_type(config)
     names: dict[str, str] = {}
     for name in tensors:
-        body = _body(model_type, name)
-        if body in names:
-            raise UserError(f"{names[body]} and {name} are the same tensor; keep one of them")
-        names[body] = name
+        other = names.setdefault(_body(model_type, name), name)
+        if other != name:
+            raise UserError(f"{other} and {name} are the same tensor; keep one of them")
     ignored = model_type.ignored
     used = {n: tensors[name] for n, name in names.items() if not re.fullmatch(ignored, n)}
     copies = {  # kept, because an untied head may happen to equal the embedding
@@ -86,10 +85,10 @@ def changed(spec: Any, config: Tree, tensors: Collection[str]) -> list[str]:
 
 def _body(model_type: ModelType, name: str) -> str:
     """Returns the name of a tensor in a model without a head."""
-    # Names in BERT's first release.
-    old = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     name = name.removeprefix(model_type.prefix)
-    return re.sub("|".join(old), lambda match: old[match[0]], name)
+    # BERT's first release had other names.
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def from_tensors(
@@ -225,8 +224,10 @@ def _exported(spec: Any) -> tuple[ModelType, dict[str, Any]]:
 def _function(spec: Any) -> dict[str, Any]:
     """Returns the settings that determine the function of a model, with all defaults filled in."""
     flat = flatten_dict(to_tree(spec), sep=".")
+    head_width = spec.attention.head_width or spec.width // spec.attention.heads
     usual = {
-        "attention.head_width": spec.width // spec.attention.heads,
+        "attention.head_width": head_width,
+        "attention.value_width": head_width,
         "attention.kv_heads": spec.attention.heads,
         "norm.final": spec.norm.placement != "post",
         "decoder_layers": spec.layers,
@@ -234,8 +235,6 @@ def _function(spec: Any) -> dict[str, Any]:
         "decoder_vocab": spec.vocab,
     }
     flat |= {key: usual[key] for key in usual if key in flat and flat[key] is None}
-    if flat["attention.value_width"] is None:
-        flat["attention.value_width"] = flat["attention.head_width"]
     return {
         key: _scheme(setting) if key.endswith("scheme") else setting
         for key, setting in flat.items()

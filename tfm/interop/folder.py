@@ -61,8 +61,10 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
         "train": {"steps": 1},
     }
     data = {"fingerprint": "", "vocab": reader.vocab, "vocabulary": reader.vocabulary}
-    hashes = {path.name: _sha256(path) for path in (folder / "config.json", *files)}
-    hashes |= {name: hashlib.sha256(content).hexdigest() for name, content in tokenizer.items()}
+    hashes = {name: _sha256(content) for name, content in tokenizer.items()}
+    for path in (folder / "config.json", *files):
+        with open(path, "rb") as file:
+            hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     with _new_folder(workdir) as new:
         _write_json(new / "config.json", {"format": FORMAT, **run})
         _write_json(new / "data.json", {**data, "reader": reader.to_tree()})
@@ -85,37 +87,28 @@ def objective_of(spec: Any) -> tuple[str, str]:
         return "seq2seq", "pairs"
     if spec.decodes:
         return "next_token", "text"
-    types = "(types=True)" if getattr(spec, "types", 0) > 1 else ""
-    for output, objective, form in (
-        ("masked_lm", "masked_lm", "text"),
-        ("tag", "tag", "tags"),
-        ("classify", f"classify{types}", "labels"),
-        ("pair", "pair", "labels"),
-    ):
-        if output in getattr(spec, "outputs", ()):
-            return objective, form
-    return "masked_lm", "text"  # it has states and no output
+    forms = {"masked_lm": "text", "tag": "tags", "classify": "labels", "pair": "labels"}
+    outputs = [output for output in forms if output in getattr(spec, "outputs", ())]
+    first = outputs[0] if outputs else "masked_lm"  # it has states and no output
+    types = first == "classify" and getattr(spec, "types", 0) > 1
+    return f"{first}(types=True)" if types else first, forms[first]
 
 
 def _reader(
-    folder: pathlib.Path,
-    config: Mapping[str, Any],
-    files: Mapping[str, bytes],
-    vocab: int,
-    form: str,
+    folder: pathlib.Path, config: dict[str, Any], files: Mapping[str, bytes], vocab: int, form: str
 ) -> Reader:
     """Builds the reader from tokenizer.json, config.json and generation_config.json."""
-    tokenizer, more = None, {}
+    tokenizer = None
     if "tokenizer.json" in files:
         try:
             tokenizer = of_rules(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
         except Exception as e:  # the library raises `Exception` itself
             raise UserError(f"{folder / 'tokenizer.json'} cannot be read: {e}") from e
     if "generation_config.json" in files:
-        more = _read_json(folder / "generation_config.json")
-    more = {key: value for key, value in more.items() if value is not None}
+        generation = _read_json(folder / "generation_config.json")
+        config = config | {key: x for key, x in generation.items() if x is not None}
     try:
-        return of_huggingface(tokenizer, {**config, **more}, vocab, form)
+        return of_huggingface(tokenizer, config, vocab, form)
     except UserError as e:
         raise UserError(f"{folder}: {e}") from e
 
@@ -182,11 +175,7 @@ def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
     if _exists(whole):
         return [whole]
     if _exists(index):
-        files = [folder / name for name in _indexed(index)]
-        for file in files:
-            if not _exists(file):
-                raise UserError(f"{file} is missing, but {index.name} names it")
-        return files
+        return _indexed(index)
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     hint = f"; {pickled[0]} is a pickle, which is never read" if pickled else ""
     raise UserError(
@@ -217,7 +206,7 @@ def read_tensors(files: Iterable[pathlib.Path]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _indexed(index: pathlib.Path) -> list[str]:
+def _indexed(index: pathlib.Path) -> list[pathlib.Path]:
     """Returns the files that an index names; they must lie beside it."""
     named = _read_json(index).get("weight_map")
     if not isinstance(named, dict) or not named:
@@ -225,32 +214,30 @@ def _indexed(index: pathlib.Path) -> list[str]:
     for file in named.values():
         if not isinstance(file, str) or pathlib.PurePath(file).name != file:
             raise UserError(f"{index}: weight_map names {file!r}, which is no file beside it")
-    return sorted(set(named.values()))
+    files = [index.parent / name for name in sorted(set(named.values()))]
+    for file in files:
+        if not _exists(file):
+            raise UserError(f"{file} is missing, but {index.name} names it")
+    return files
 
 
 def write_tensors(folder: pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
     from safetensors.numpy import save_file
 
     files: list[dict[str, np.ndarray]] = [{}]
-    size = 0
     for name, tensor in tensors.items():
-        if files[-1] and size + tensor.nbytes > SHARD:
+        if files[-1] and sum(x.nbytes for x in (*files[-1].values(), tensor)) > SHARD:
             files.append({})
-            size = 0
         files[-1][name] = tensor
-        size += tensor.nbytes
-    metadata = {"format": "pt"}
-    if len(files) == 1:
-        save_file(files[0], folder / "model.safetensors", metadata)
-        return
     weight_map: dict[str, str] = {}
     for n, part in enumerate(files, 1):
-        file = f"model-{n:05}-of-{len(files):05}.safetensors"
-        save_file(part, folder / file, metadata)
-        weight_map |= dict.fromkeys(part, file)
-    total = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    _write_json(folder / "model.safetensors.index.json", index)
+        number = f"-{n:05}-of-{len(files):05}" if len(files) > 1 else ""
+        save_file(part, folder / f"model{number}.safetensors", {"format": "pt"})
+        weight_map |= dict.fromkeys(part, f"model{number}.safetensors")
+    if len(files) > 1:
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+        _write_json(folder / "model.safetensors.index.json", index)
 
 
 def _check_empty(where: str) -> None:
@@ -304,9 +291,8 @@ def _exists(path: pathlib.Path) -> bool:
     return True
 
 
-def _sha256(path: pathlib.Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _check_hashes(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
@@ -317,8 +303,7 @@ def _check_hashes(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
     if not isinstance(hashes, dict):
         raise UserError(f"{folder / 'imported.json'} has no 'sha256': a hash for each file")
     for name in TOKENIZER:
-        found = hashlib.sha256(files[name]).hexdigest() if name in files else None
-        if hashes.get(name) != found:
+        if hashes.get(name) != (_sha256(files[name]) if name in files else None):
             raise UserError(
                 f"{folder / 'tokenizer' / name} is not the file that was imported; import it again"
             )

@@ -1,56 +1,10 @@
 """GPT-2.  Radford et al. 2019."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfm.interop.model_type import ConfigJson, ModelType, Pair, linear, norm, their_activation
+from tfm.interop.model_type import Key, ModelType, Pair, linear, norm
 from tfm.models.spec import DecoderSpec
-
-
-def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
-    config.only(
-        scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False
-    )
-    width = config.number("n_embd")
-    return {
-        "family": "decoder",
-        "vocab": config.number("vocab_size"),
-        "width": width,
-        "layers": config.value("n_layer", int),
-        "max_length": config.number("n_positions"),
-        "attention": {"heads": config.number("n_head"), "qkv_bias": True, "out_bias": True},
-        "feedforward": {
-            "width": config.number("n_inner", 4 * width),
-            "kind": config.activation("activation_function", "gelu_new"),
-        },
-        "norm": {"eps": config.value("layer_norm_epsilon", float, 1e-5)},
-        "position": {"scheme": "learned"},
-        "init": {"kernel": "normal(stddev=0.02)", "scale_by_depth": True},
-        "dropout": {
-            "embedding": config.rate("embd_pdrop", 0.1),
-            "attention": config.rate("attn_pdrop", 0.1),
-            "residual": config.rate("resid_pdrop", 0.1),
-        },
-        "tied": config.flag("tie_word_embeddings", True),
-    }
-
-
-def to_config(spec: Any) -> dict[str, Any]:
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "vocab_size": spec.vocab,
-        "n_embd": spec.width,
-        "n_layer": spec.layers,
-        "n_positions": spec.max_length,
-        "n_head": spec.attention.heads,
-        "n_inner": spec.feedforward.width,
-        "activation_function": their_activation(spec.feedforward.kind),
-        "layer_norm_epsilon": spec.norm.eps,
-        "embd_pdrop": spec.dropout.embedding or 0.0,
-        "attn_pdrop": spec.dropout.attention or 0.0,
-        "resid_pdrop": spec.dropout.residual or 0.0,
-        "tie_word_embeddings": spec.tied,
-    }
 
 
 def pairs(spec: Any) -> Iterator[Pair]:
@@ -77,11 +31,33 @@ def _conv1d(theirs: str, ours: Sequence[str], inputs: int = 1) -> Iterator[Pair]
 
 
 MODEL_TYPE = ModelType(
-    DecoderSpec,
-    from_config,
-    to_config,
-    pairs,
+    spec=DecoderSpec,
+    keys=(
+        Key("vocab_size", "vocab", "size"),
+        Key("n_embd", "width", "size"),
+        Key("n_layer", "layers", int),
+        Key("n_positions", "max_length", "size"),
+        Key("n_head", "attention.heads", "size"),
+        Key("n_inner", "feedforward.width", "size", lambda setting: 4 * setting("width")),
+        Key("activation_function", "feedforward.kind", "activation", "gelu_new"),
+        Key("layer_norm_epsilon", "norm.eps", float, 1e-5),
+        Key("embd_pdrop", "dropout.embedding", "rate", 0.1),
+        Key("attn_pdrop", "dropout.attention", "rate", 0.1),
+        Key("resid_pdrop", "dropout.residual", "rate", 0.1),
+        Key("tie_word_embeddings", "tied", bool, True),
+    ),
+    settings={
+        "attention": {"qkv_bias": True, "out_bias": True},
+        "position": {"scheme": "learned"},
+        "init": {"kernel": "normal(stddev=0.02)", "scale_by_depth": True},
+    },
+    pairs=pairs,
     architectures=("GPT2LMHeadModel",),
+    supported={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
     names={
         "hidden_size": "n_embd",
         "max_position_embeddings": "n_positions",

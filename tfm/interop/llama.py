@@ -6,16 +6,14 @@ from typing import Any
 from tfm.config.names import UserError
 from tfm.interop.model_type import (
     ConfigJson,
+    Key,
     ModelType,
     Pair,
     call,
-    gated,
     linear,
     norm,
     scheme_options,
-    their_activation,
 )
-from tfm.layers.block import GATED
 from tfm.models.spec import DecoderSpec
 
 ROPE = {  # rope_type → its options: key of transformers → our option
@@ -30,38 +28,8 @@ ROPE = {  # rope_type → its options: key of transformers → our option
 }
 
 
-def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
-    heads, width = config.number("num_attention_heads"), config.number("hidden_size")
-    bias = config.flag("attention_bias", False)
-    return {
-        "family": "decoder",
-        "vocab": config.number("vocab_size"),
-        "width": width,
-        "layers": config.value("num_hidden_layers", int),
-        "max_length": config.value("max_position_embeddings", int, 2048),
-        "attention": {
-            "heads": heads,
-            "head_width": config.number("head_dim", width // heads),
-            "kv_heads": config.number("num_key_value_heads", heads),
-            "qkv_bias": bias,
-            "out_bias": bias,
-        },
-        "feedforward": {
-            "width": config.number("intermediate_size"),
-            "kind": gated(config.activation("hidden_act", "silu"), "hidden_act"),
-            "bias": config.flag("mlp_bias", False),
-        },
-        "norm": {"kind": "rms", "eps": config.value("rms_norm_eps", float, 1e-6)},
-        "position": {"scheme": _rotary(config)},
-        "init": {"kernel": "normal(stddev=0.02)"},
-        "dropout": {"attention": config.rate("attention_dropout", 0.0)},
-        "tied": config.flag("tie_word_embeddings", False),
-    }
-
-
-def _rotary(config: ConfigJson) -> str:
-    """Returns our scheme from the old keys (rope_theta, rope_scaling) or those of transformers
-    5."""
+def _read_rope(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
+    """Reads our scheme from the old keys (rope_theta, rope_scaling) or those of transformers 5."""
     # Like transformers, prefer rope_scaling.
     where = "rope_scaling" if config.values.get("rope_scaling") else "rope_parameters"
     rope = ConfigJson(config.value(where, dict, {}), f"{where}.")
@@ -92,10 +60,10 @@ def _rotary(config: ConfigJson) -> str:
     for key, setting in rope.values.items():
         if key not in known and setting is not None:
             raise UserError(f"rope setting {key}={setting!r} is not supported with {kind!r}")
-    return call("rotary", options)
+    return {"position.scheme": call("rotary", options)}
 
 
-def to_config(spec: Any) -> dict[str, Any]:
+def _write_rope(spec: Any) -> dict[str, Any]:
     rotary = scheme_options(spec.position.scheme, "rotary")
     kind, scaling = rotary.get("scaling", "none"), None
     if kind != "none":
@@ -104,31 +72,7 @@ def to_config(spec: Any) -> dict[str, Any]:
         scaling = {"rope_type": kind} | {
             key: rotary.get(option, usual[option]) for key, option in keys.items()
         }
-    heads = spec.attention.heads
-    if spec.feedforward.kind not in GATED:
-        raise UserError(
-            f"feedforward.kind={spec.feedforward.kind!r} has no gate, and LLaMA's has one; "
-            f"these can be exported: {', '.join(GATED)}"
-        )
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": spec.vocab,
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.layers,
-        "max_position_embeddings": spec.max_length,
-        "num_attention_heads": heads,
-        "num_key_value_heads": spec.attention.kv_heads or heads,
-        "head_dim": spec.attention.head_width or spec.width // heads,
-        "attention_bias": spec.attention.qkv_bias,
-        "attention_dropout": spec.dropout.attention or 0.0,
-        "intermediate_size": spec.feedforward.width,
-        "hidden_act": their_activation(GATED[spec.feedforward.kind]),
-        "mlp_bias": spec.feedforward.bias,
-        "rms_norm_eps": spec.norm.eps,
-        "rope_theta": rotary.get("base", 10_000.0),
-        "rope_scaling": scaling,
-        "tie_word_embeddings": spec.tied,
-    }
+    return {"rope_theta": rotary.get("base", 10_000.0), "rope_scaling": scaling}
 
 
 def pairs(spec: Any) -> Iterator[Pair]:
@@ -151,10 +95,32 @@ def pairs(spec: Any) -> Iterator[Pair]:
 
 
 MODEL_TYPE = ModelType(
-    DecoderSpec,
-    from_config,
-    to_config,
-    pairs,
+    spec=DecoderSpec,
+    keys=(
+        Key("vocab_size", "vocab", "size"),
+        Key("hidden_size", "width", "size"),
+        Key("num_hidden_layers", "layers", int),
+        Key("max_position_embeddings", "max_length", int, 2048),
+        Key("num_attention_heads", "attention.heads", "size"),
+        Key("num_key_value_heads", "attention.kv_heads", "size", lambda at: at("attention.heads")),
+        Key(
+            "head_dim",
+            "attention.head_width",
+            "size",
+            lambda at: at("width") // at("attention.heads"),
+        ),
+        Key("attention_bias", "attention.qkv_bias attention.out_bias", bool, False),
+        Key("attention_dropout", "dropout.attention", "rate", 0.0),
+        Key("intermediate_size", "feedforward.width", "size"),
+        Key("hidden_act", "feedforward.kind", "gated", "silu"),
+        Key("mlp_bias", "feedforward.bias", bool, False),
+        Key("rms_norm_eps", "norm.eps", float, 1e-6),
+        Key("tie_word_embeddings", "tied", bool, False),
+    ),
+    settings={"norm": {"kind": "rms"}, "init": {"kernel": "normal(stddev=0.02)"}},
+    read=_read_rope,
+    write=_write_rope,
+    pairs=pairs,
     architectures=("LlamaForCausalLM", "LLaMAForCausalLM"),
     prefix="model.",
     copies={"lm_head.weight": "embed_tokens.weight"},

@@ -6,10 +6,12 @@ Tables of tensors are written for unrolled layers: `layer_0`, `layer_1`, ...
 import ast
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tfm.config.names import UserError, suggest
 from tfm.layers.block import GATED
@@ -64,10 +66,10 @@ class ConfigJson:
 
     def agree(self, key: str, other: str, value: Any) -> None:
         """Raises if `key` and another key of the same meaning have different values."""
-        own = self.values.get(key)
-        if own is not None and value is not None and own != value:
+        stated = self.values.get(key)
+        if stated is not None and value is not None and stated != value:
             raise UserError(
-                f"{self.prefix}{key}={own!r} and {other}={value!r} in config.json disagree, but "
+                f"{self.prefix}{key}={stated!r} and {other}={value!r} in config.json disagree, but "
                 "mean the same; remove the wrong one"
             )
 
@@ -81,7 +83,7 @@ class ConfigJson:
                 values[key] = value
         return dataclasses.replace(self, values=values)
 
-    def number(self, key: str, default: int | None = None) -> int:
+    def size(self, key: str, default: int | None = None) -> int:
         """Returns a size that is a factor of some axis of the weights. Raises if it is longer than
         all axes, before anything of that size is created."""
         size = self.value(key, int, default)
@@ -91,9 +93,6 @@ class ConfigJson:
                 f"{self.longest}"
             )
         return size
-
-    def flag(self, key: str, default: bool) -> bool:
-        return self.value(key, bool, default)
 
     def rate(self, key: str, default: float) -> float | None:
         """Returns a dropout rate, or None for 0."""
@@ -109,20 +108,20 @@ class ConfigJson:
             raise UserError(f"{key}={name!r} is an unknown activation{suggest(name, ACTIVATIONS)}")
         return ACTIVATIONS[name]
 
+    def gated(self, key: str, default: str) -> str:
+        """Returns our name of a feed-forward whose gate has this activation."""
+        kind = self.activation(key, default)
+        gates = {activation: gate for gate, activation in GATED.items()}
+        if kind not in gates:
+            raise UserError(f"{key}: there is no gate of {kind!r} here; known: {', '.join(gates)}")
+        return gates[kind]
+
     def only(self, **supported: Any) -> None:
         """Raises if a key has another value than the supported one."""
         for key, usual in supported.items():
             value = self.values.get(key)
             if value is not None and value != usual:
                 raise UserError(f"{key}={value!r} is not supported, only {usual!r}")
-
-
-def gated(kind: str, key: str) -> str:
-    """Returns our name of a feed-forward whose gate has this activation."""
-    gates = {activation: gate for gate, activation in GATED.items()}
-    if kind not in gates:
-        raise UserError(f"{key}: there is no gate of {kind!r} here; known: {', '.join(gates)}")
-    return gates[kind]
 
 
 def their_activation(kind: str) -> str:
@@ -134,6 +133,23 @@ def their_activation(kind: str) -> str:
     raise UserError(
         f"feedforward.kind={kind!r} has no name in transformers; these have one: {known}"
     )
+
+
+def their_gate(kind: str) -> str:
+    """Returns the name that transformers has for the activation of our gate."""
+    if kind not in GATED:
+        raise UserError(
+            f"feedforward.kind={kind!r} has no gate, and LLaMA's has one; "
+            f"these can be exported: {', '.join(GATED)}"
+        )
+    return their_activation(GATED[kind])
+
+
+WRITERS: dict[type | str, Callable[[Any], Any]] = {
+    "rate": lambda rate: rate or 0.0,
+    "activation": their_activation,
+    "gated": their_gate,
+}
 
 
 def call(name: str, options: Mapping[str, Any]) -> str:
@@ -199,32 +215,72 @@ class Pair:
         return np.ascontiguousarray(matrix.T if self.transposed else matrix)
 
 
-@dataclasses.dataclass(frozen=True)
+class Key(NamedTuple):
+    """A key of config.json and the settings of a spec that have its value.
+
+    Without a default, the key is required. A default may be a function of the other settings.
+    """
+
+    theirs: str
+    ours: str  # dotted, and separated by spaces if there are several
+    kind: type | str  # of the value, or the method of ConfigJson that reads it
+    default: Any = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelType:
     """A `model_type` of transformers."""
 
     spec: type[TransformerSpec]
-    # Returns the tree of a spec from the config and the names of the tensors.
-    from_config: Callable[[ConfigJson, Collection[str]], dict[str, Any]]
-    to_config: Callable[[Any], dict[str, Any]]
+    keys: tuple[Key, ...]
+    settings: Mapping[str, Mapping[str, Any]]  # of all models of this type
     pairs: Callable[[Any], Iterator[Pair]]
     architectures: tuple[str, ...]  # classes of transformers whose weights can be imported
+    supported: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the only values
+    # Further settings from the config and the names of the tensors, and keys from a spec.
+    read: Callable[[ConfigJson, Collection[str]], Mapping[str, Any]] = lambda config, tensors: {}
+    write: Callable[[Any], Mapping[str, Any]] = lambda spec: {}
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # synonyms of keys
     prefix: str = ""  # of tensors of the body, in a model with a head
     unprefixed: tuple[str, ...] = ("lm_head.",)  # beginnings of names without the prefix
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # copy → original
     ignored: str = r"(?!)"  # tensors that are not parameters
 
+    def from_config(self, config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
+        """Returns the tree of a spec."""
+        config.only(**self.supported)
+        tree = {"family": self.spec.family, **flatten_dict(self.settings, sep=".")}
+        tree |= self.read(config, tensors)
+        for theirs, ours, kind, default in self.keys:
+            usual = default(tree.__getitem__) if callable(default) else default
+            if isinstance(kind, str):
+                value = getattr(config, kind)(theirs, usual)
+            else:
+                value = config.value(theirs, kind, usual)
+            tree |= dict.fromkeys(ours.split(), value)
+        return unflatten_dict(tree, sep=".")
 
-def linear(theirs: str, ours: str, bias: bool, inputs: int = 1) -> Iterator[Pair]:
+    def to_config(self, spec: Any) -> dict[str, Any]:
+        """Returns the config.json of a spec."""
+        further = self.write(spec)
+        config: dict[str, Any] = {"architectures": [self.architectures[0]]}
+        for theirs, ours, kind, default in self.keys:
+            value = operator.attrgetter(ours.split()[0])(spec)
+            if value is None and callable(default):
+                value = default(lambda name: operator.attrgetter(name)(spec))
+            config[theirs] = WRITERS[kind](value) if kind in WRITERS else value
+        return {**config, **further}
+
+
+def linear(
+    theirs: str, ours: str, bias: bool, inputs: int = 1, weight: str = "kernel"
+) -> Iterator[Pair]:
     """Yields the pairs of a torch.nn.Linear."""
-    yield Pair(f"{theirs}.weight", (f"{ours}/kernel",), inputs)
+    yield Pair(f"{theirs}.weight", (f"{ours}/{weight}",), inputs)
     if bias:
         yield Pair(f"{theirs}.bias", (f"{ours}/bias",))
 
 
 def norm(theirs: str, ours: str, bias: bool) -> Iterator[Pair]:
     """Yields the pairs of a norm."""
-    yield Pair(f"{theirs}.weight", (f"{ours}/scale",))
-    if bias:
-        yield Pair(f"{theirs}.bias", (f"{ours}/bias",))
+    return linear(theirs, ours, bias, 0, "scale")

@@ -6,10 +6,10 @@ from typing import Any
 from tfm.config.names import UserError
 from tfm.interop.model_type import (
     ConfigJson,
+    Key,
     ModelType,
     Pair,
     call,
-    gated,
     linear,
     norm,
     scheme_options,
@@ -19,41 +19,20 @@ from tfm.layers.block import GATED
 from tfm.models.spec import EncoderDecoderSpec
 
 
-def from_config(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
-    """Returns the tree of a spec; the head is tied unless the file has a tensor for it."""
+def read(config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
+    """Returns further settings; the head is tied unless the file has a tensor for it."""
     buckets = {
-        "buckets": config.number("relative_attention_num_buckets", 32),
+        "buckets": config.size("relative_attention_num_buckets", 32),
         "max_distance": config.value("relative_attention_max_distance", int, 128),
     }
-    layers = config.value("num_layers", int)
-    dropped = config.rate("dropout_rate", 0.1)
-    places = ("embedding", "attention", "residual", "feedforward", "output")
     # transformers reads tie_word_embeddings as "scale the states before the head".
-    scale = config.flag("tie_word_embeddings", True)
+    scale = config.value("tie_word_embeddings", bool, True)
     return {
-        "family": "encoder_decoder",
-        "vocab": config.number("vocab_size"),
-        "width": config.number("d_model"),
-        "layers": layers,
-        "decoder_layers": config.value("num_decoder_layers", int, layers),
-        "max_length": config.value("n_positions", int, 512),
-        "attention": {
-            "heads": config.number("num_heads"),
-            "head_width": config.number("d_kv"),
-            "score": "dot",
-        },
-        "feedforward": {
-            "width": config.number("d_ff"),
-            "kind": _feedforward(config),
-            "bias": False,
-        },
-        "norm": {"kind": "rms", "eps": config.value("layer_norm_epsilon", float, 1e-6)},
-        "position": {"scheme": call("relative", buckets)},
+        "feedforward.kind": _feedforward(config),
+        "position.scheme": call("relative", buckets),
         "decoder_scheme": call("relative", {**buckets, "bidirectional": False}),
         "tied": "lm_head.weight" not in tensors,
-        "scale_head": config.flag("scale_decoder_outputs", scale),
-        "init": {"embedding": "normal(stddev=1.0)", "small_query": True},
-        "dropout": dict.fromkeys(places, dropped),
+        "scale_head": config.value("scale_decoder_outputs", bool, scale),
     }
 
 
@@ -66,33 +45,23 @@ def _feedforward(config: ConfigJson) -> str:
         raise UserError(f"{key}={text!r} must be NAME or gated-NAME")
     if gate and name == "gelu":  # transformers means the tanh form
         name = "gelu_new"
-    kind = ConfigJson({key: name}).activation(key, "relu")
+    ours = ConfigJson({key: name})
+    kind = ours.gated(key, "relu") if gate else ours.activation(key, "relu")
     # transformers also writes two derived keys, and prefers them if they differ.
     for other, follows in {"dense_act_fn": name, "is_gated_act": bool(gate)}.items():
         if config.values.get(other) != follows:
             ConfigJson({key: text}).agree(key, other, config.values.get(other))
-    return gated(kind, key) if gate else kind
+    return kind
 
 
-def to_config(spec: Any) -> dict[str, Any]:
+def write(spec: Any) -> dict[str, Any]:
     bias = scheme_options(spec.position.scheme, "relative")
     kind = spec.feedforward.kind
     name = "gelu" if kind == "geglu_tanh" else their_activation(GATED.get(kind, kind))
     return {
-        "architectures": ["T5ForConditionalGeneration"],
-        "vocab_size": spec.vocab,
-        "d_model": spec.width,
-        "num_layers": spec.layers,
-        "num_decoder_layers": spec.decoder_layers or spec.layers,
-        "n_positions": spec.max_length,
-        "num_heads": spec.attention.heads,
-        "d_kv": spec.attention.head_width or spec.width // spec.attention.heads,
-        "d_ff": spec.feedforward.width,
         "feed_forward_proj": f"gated-{name}" if kind in GATED else name,
-        "layer_norm_epsilon": spec.norm.eps,
         "relative_attention_num_buckets": bias.get("buckets", 32),
         "relative_attention_max_distance": bias.get("max_distance", 128),
-        "dropout_rate": spec.dropout.residual or 0.0,
         "tie_word_embeddings": spec.scale_head,
         "is_encoder_decoder": True,
         "decoder_start_token_id": 0,
@@ -127,11 +96,30 @@ def pairs(spec: Any) -> Iterator[Pair]:
         yield from linear("lm_head", "head", False)
 
 
+PLACES = ("residual", "embedding", "attention", "feedforward", "output")
 MODEL_TYPE = ModelType(
-    EncoderDecoderSpec,
-    from_config,
-    to_config,
-    pairs,
+    spec=EncoderDecoderSpec,
+    keys=(
+        Key("vocab_size", "vocab", "size"),
+        Key("d_model", "width", "size"),
+        Key("num_layers", "layers", int),
+        Key("num_decoder_layers", "decoder_layers", int, lambda setting: setting("layers")),
+        Key("n_positions", "max_length", int, 512),
+        Key("num_heads", "attention.heads", "size"),
+        Key("d_kv", "attention.head_width", "size"),
+        Key("d_ff", "feedforward.width", "size"),
+        Key("layer_norm_epsilon", "norm.eps", float, 1e-6),
+        Key("dropout_rate", " ".join(f"dropout.{place}" for place in PLACES), "rate", 0.1),
+    ),
+    settings={
+        "attention": {"score": "dot"},
+        "feedforward": {"bias": False},
+        "norm": {"kind": "rms"},
+        "init": {"embedding": "normal(stddev=1.0)", "small_query": True},
+    },
+    read=read,
+    write=write,
+    pairs=pairs,
     architectures=("T5ForConditionalGeneration", "T5WithLMHeadModel"),
     names={
         "hidden_size": "d_model",
