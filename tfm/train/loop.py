@@ -26,7 +26,6 @@ from tfm.data.dataset import Dataset
 from tfm.data.plan.order import Prefetch
 from tfm.data.reader import of_data
 from tfm.evaluate import leaks, loss
-from tfm.evaluate.baselines import floors
 from tfm.evaluate.evaluator import SPLITS, Evaluation, results_of
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, read_of, train_batch
@@ -341,7 +340,7 @@ class _Training:
             "shapes": len(self.shapes),
             "limits": {
                 "best": self.data["valid"].best and self.data["valid"].best.token,
-                "floors": floors(self.objective, self.data["train"], self.data["valid"]),
+                "floors": loss.floors(self.objective, self.data["train"], self.data["valid"]),
             },
             "valid": _without(lines[-1]) if lines else None,
             "best": _without(min(lines, key=_loss)) if lines else None,
