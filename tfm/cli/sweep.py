@@ -110,10 +110,9 @@ def _dry_run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int
     costs = list(zip(jobs, sums.costs, strict=True))
     if args.json:
         rows = [
-            {"id": job.id, "variant": job.variant, "task": job.task, "seed": job.run.seed,
-             "point": job.point, "done": job.id in sums.done, **dataclasses.asdict(cost)}
+            {**job.tree, "done": job.id in sums.done, **dataclasses.asdict(cost)}
             for job, cost in costs
-        ]  # fmt: skip
+        ]
         print(json.dumps({"runs": rows, "seconds": sums.seconds}, indent=1))
         return 0
     out = console(WIDTH)

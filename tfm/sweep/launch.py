@@ -8,6 +8,7 @@ and only one worker in the folder of a run.
 
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import pathlib
 import signal
@@ -57,12 +58,7 @@ class Watcher(Protocol):
 
 
 def launch(
-    study: Study,
-    jobs: Sequence[Job],
-    folder: Folder,
-    watcher: Watcher,
-    workers: int,
-    retries: int = 2,
+    study: Study, jobs: Sequence[Job], folder: Folder, watcher: Watcher, workers: int, retries: int
 ) -> list[Progress]:
     """Runs the jobs that are not done; returns all in order. The caller locks the folder."""
     folder.write("sweep.json", describe(study, jobs))
@@ -84,16 +80,7 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
         "key": jobs[0].key,
         "declaration": dataclasses.asdict(jobs[0].metric),
         "baseline": study.baseline,
-        "runs": [
-            {
-                "id": job.id,
-                "variant": job.variant,
-                "task": job.task,
-                "seed": job.run.seed,
-                "point": job.point,
-            }
-            for job in jobs
-        ],
+        "runs": [job.tree for job in jobs],
     }
 
 
@@ -121,9 +108,9 @@ class _Pool:
         self.workers: list[_Worker | None] = [None] * size
         self.failed_starts = 0  # workers in a row that died before they were ready
         self.cores = cores()
+        (folder / "workers").mkdir(exist_ok=True)
 
     def __enter__(self) -> "_Pool":
-        (self.folder / "workers").mkdir(exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -272,14 +259,10 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
 
 def _next(queue: Sequence[Progress], compiled: Any, pool: _Pool) -> Progress:
     """Prefers a job that this worker has compiled, then one that no other worker has."""
-    for job in queue:
-        if job.job.compiles == compiled:
-            return job
     others = [w.compiled for w in pool.workers if w is not None and w.progress is not None]
-    for job in queue:
-        if job.job.compiles not in others:
-            return job
-    return queue[0]
+    here = (job for job in queue if job.job.compiles == compiled)
+    nowhere = (job for job in queue if job.job.compiles not in others)
+    return next(itertools.chain(here, nowhere, queue))
 
 
 def _death(code: int | None) -> str:

@@ -102,12 +102,8 @@ def estimate(jobs: Sequence[Job], workdir: str, workers: int, stale: str | None)
     """Counts FLOPs from shapes, and times a few steps of the cheapest job that is not done."""
     old = {job.id for job in stale_jobs(jobs, workdir)}
     costs = cost.costs(jobs)
-    done = {
-        job.id
-        for job in jobs
-        if (pathlib.Path(workdir) / job.id / "summary.json").is_file()
-        and (job.id not in old or stale == "keep")
-    }
+    kept = [job.id for job in jobs if job.id not in old or stale == "keep"]
+    done = {id_ for id_ in kept if (pathlib.Path(workdir) / id_ / "summary.json").is_file()}
     todo = [n for n, job in enumerate(jobs) if job.id not in done]
     todo_jobs, todo_costs = [jobs[n] for n in todo], [costs[n] for n in todo]
     cheapest = cost.cheapest(todo_jobs, todo_costs) if todo else None

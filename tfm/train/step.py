@@ -183,17 +183,11 @@ def compiled(
     module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """Returns jitted init, train_step and eval_step. A step donates its state."""
+    step = functools.partial(train_step, module, objective, opt, spec)
     return (
-        jax.jit(lambda batch, seed: init(module, opt, spec, batch, seed)),
-        jax.jit(
-            lambda state, batch, numbers: train_step(
-                module, objective, opt, spec, state, batch, numbers
-            ),
-            donate_argnums=0,
-        ),
-        jax.jit(
-            lambda variables, batch: eval_step(module, objective, variables, batch, spec.loss_chunk)
-        ),
+        jax.jit(functools.partial(init, module, opt, spec)),
+        jax.jit(step, donate_argnums=0),
+        jax.jit(functools.partial(eval_step, module, objective, chunk=spec.loss_chunk)),
     )
 
 
@@ -224,26 +218,15 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
     """Returns the part of a run that is compiled: its specs without their numbers."""
     model: Any = run.model
     if hasattr(model, "dropout"):
-        on = {site: _on(rate) for site, rate in model.rates.items()}
-        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **on))
-    opt = dataclasses.replace(
-        run.optimizer,
-        learning_rate=1.0,
-        weight_decay=_on(run.optimizer.weight_decay),
-        clip=_on(run.optimizer.clip),
-        clip_rows=_on(run.optimizer.clip_rows),
-        factors=(1.0,) * len(run.optimizer.factors),
-    )
-    train = TrainSpec(
-        steps=run.train.steps,
-        accumulate=run.train.accumulate,
-        ema=_on(run.train.ema),
-        label_smoothing=_on(run.train.label_smoothing),
-        carry=run.train.carry,
-        loss_chunk=run.train.loss_chunk,
-        on_nonfinite=run.train.on_nonfinite,
-    )
-    return model, run.objective, opt, train
+        sites = {site: _on(rate) for site, rate in model.rates.items()}
+        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **sites))
+    opt, names = run.optimizer, ("weight_decay", "clip", "clip_rows")
+    on: dict[str, Any] = {name: _on(getattr(opt, name)) for name in names}
+    opt = dataclasses.replace(opt, learning_rate=1.0, factors=(1.0,) * len(opt.factors), **on)
+    same = ("steps", "accumulate", "carry", "loss_chunk", "on_nonfinite")
+    on = {name: _on(getattr(run.train, name)) for name in ("ema", "label_smoothing")}
+    on |= {name: getattr(run.train, name) for name in same}
+    return model, run.objective, opt, TrainSpec(**on)
 
 
 def _on(value: float | None) -> float | None:
