@@ -143,6 +143,7 @@ def check_evaluations(
         reason = x.evaluator.refuses(spec, objective, x.evaluator.limited(data[x.split]))
         if reason is not None:
             raise UserError(f"{x.key}: {x.text!r} {reason}")
+        check_declared((), x.declares(spec, objective, data[x.split]), x.text)
         other = seen.setdefault((x.split, x.name), x.text)
         if other != x.text:
             raise UserError(

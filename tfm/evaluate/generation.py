@@ -120,10 +120,10 @@ class Generation(Evaluator):
         out = {}
         for group in np.unique(group_N):
             rows = np.flatnonzero(group_N == group).tolist()
-            sides = ([side[row] for row in rows] for side in (texts, targets))
+            some, wanted = ([side[row] for row in rows] for side in (texts, targets))
             low = EDGES[group - 1] + 1 if group else 1
             high = f"–{EDGES[group]}" if group < len(EDGES) else " and more"
-            scores = self._scores(*sides, signatures=False)
+            scores = self._scores(some, wanted, signatures=False)
             out[f"{low}{high} tokens"] = {"examples": len(rows), **scores}
         return out
 

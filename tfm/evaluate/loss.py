@@ -33,10 +33,8 @@ class Loss(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         objective = context.objective
         sums = measure(objective, dataset, context.eval_step, context.variables, context.batch)
-        details = {
-            "examples": len(sums["count"]),
-            "intervals": intervals(objective, sums, dataset, draws=self.draws),
-        }
+        spread = intervals(objective, sums, dataset, draws=self.draws)
+        details = {"examples": len(sums["count"]), "intervals": spread}
         return Result(metrics(objective, sums, dataset), details=details)
 
 
@@ -64,25 +62,16 @@ def evaluate(eval_step: EvalStep, variables: Any, batches: Iterable[Batch]) -> S
 
 
 def intervals(
-    objective: Objective,
-    sums: Sums,
-    dataset: Dataset,
-    level: float = 0.95,
-    draws: int = 1000,
-    seed: int = 0,
+    objective: Objective, sums: Sums, dataset: Dataset, draws: int = 1000, level: float = 0.95
 ) -> dict[str, tuple[float, float]]:
     """Returns bootstrap intervals: examples are drawn again with replacement.  Efron 1979."""
-    count = len(sums["count"])
-    rng = np.random.default_rng(seed)
-    samples = []
+    count, rng, samples = len(sums["count"]), np.random.default_rng(0), []
     for _ in range(draws):
         rows = rng.integers(0, count, count)
         samples.append(objective.metrics({name: x[rows] for name, x in sums.items()}, dataset))
     tails = [50 * (1 - level), 50 * (1 + level)]
-    return {
-        name: tuple(np.percentile([sample[name] for sample in samples], tails).tolist())
-        for name in samples[0]
-    }
+    values = {name: [sample[name] for sample in samples] for name in samples[0]}
+    return {name: tuple(np.percentile(x, tails).tolist()) for name, x in values.items()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -124,21 +124,6 @@ def analogies(
     return {"accuracy": right / asked, "asked": asked, "unknown": count - asked}
 
 
-def nearest(
-    vectors_VD: np.ndarray, ids: Sequence[int], signs: Sequence[float], top: int
-) -> list[tuple[int, float]]:
-    """Returns the words nearest to a signed sum of unit vectors, with their cosines, best first.
-
-    The words of the sum are left out.
-    """
-    unit_VD = _unit(vectors_VD)
-    asked_D = np.sum([sign * unit_VD[id_] for id_, sign in zip(ids, signs, strict=True)], 0)
-    cosine_V = unit_VD @ (asked_D / max(float(np.linalg.norm(asked_D)), 1e-12))
-    cosine_V[list(ids)] = -np.inf
-    order = np.argsort(-cosine_V, kind="stable")[: min(top, len(cosine_V) - len(set(ids)))]
-    return [(int(id_), float(cosine_V[id_])) for id_ in order]
-
-
 def vectors_of(loaded: Any) -> np.ndarray:
     """Returns the vectors of a model's tokens (VD)."""
     tables = flatten_dict(loaded.params, sep="/")
@@ -149,7 +134,10 @@ def vectors_of(loaded: Any) -> np.ndarray:
 
 
 def neighbors(loaded: Any, words: Sequence[str], top: int = 10) -> list[dict[str, Any]]:
-    """Returns the words nearest to one word, or to b − a + c of three, with their cosines."""
+    """Returns the words nearest to one word, or to b − a + c of three, with their cosines.
+
+    Words are unit vectors; those that were given are left out.
+    """
     reader, vectors_VD = loaded.reader, vectors_of(loaded)
     count = min(reader.vocab, len(vectors_VD))
     spelled = [name.strip() for name in reader.names(range(count))]
@@ -163,10 +151,12 @@ def neighbors(loaded: Any, words: Sequence[str], top: int = 10) -> list[dict[str
         near = suggest(word, ids).partition("; known")[0]
         raise UserError(f"the run has no vector for {word!r}{near}")
     signs = [1.0] if len(asked) == 1 else [-1.0, 1.0, 1.0]
-    return [
-        {"word": spelled[id_], "id": id_, "cosine": cosine}
-        for id_, cosine in nearest(vectors_VD[:count], asked, signs, top)
-    ]
+    unit_VD = _unit(vectors_VD[:count])
+    sum_D = np.sum([sign * unit_VD[id_] for id_, sign in zip(asked, signs, strict=True)], 0)
+    cosine_V = unit_VD @ (sum_D / max(float(np.linalg.norm(sum_D)), 1e-12))
+    cosine_V[asked] = -np.inf
+    order = np.argsort(-cosine_V, kind="stable")[: min(top, count - len(set(asked)))].tolist()
+    return [{"word": spelled[x], "id": x, "cosine": float(cosine_V[x])} for x in order]
 
 
 def near_identity(input_VD: np.ndarray, output_VD: np.ndarray) -> dict[str, float]:

@@ -132,10 +132,9 @@ class Results:
     def floors(self) -> dict[str, dict[str, float]]:
         """Accuracies that need no solution of a task, by name and task."""
         floors: dict[str, dict[str, float]] = {}
-        if self.key == "valid:loss.accuracy":
-            for run in self.runs:
-                for name, value in run.floors.items():
-                    floors.setdefault(name, {})[run.task] = value
+        for run in self.runs if self.key == "valid:loss.accuracy" else ():
+            for name, value in run.floors.items():
+                floors.setdefault(name, {})[run.task] = value
         return floors
 
 
@@ -276,12 +275,11 @@ def tables(results: Results) -> Iterator[Table]:
     yield title, ["variant", *(f">{task}" for task in tasks)], rows
     if results.comparisons:
         head = ["variant", "task", ">difference", ">pairs", ">p", ">p (Holm)", "verdict"]
-        yield (
+        title = (
             f"Difference in {results.label} to {results.baseline}, paired by seed: Student's 95 % "
-            "interval, and p corrected by Holm for all comparisons of the study.",
-            head,
-            [_comparison(*names, x) for names, x in results.comparisons.items()],
+            "interval, and p corrected by Holm for all comparisons of the study."
         )
+        yield title, head, [_comparison(*names, x) for names, x in results.comparisons.items()]
     head = ["task", "variant", ">parameters", ">training FLOPs", ">seconds", ">runs", ">solved"]
     yield "Cost.", head, [[*names, *cost(cell)] for names, cell in results.cells.items()]
 
@@ -295,17 +293,15 @@ NOTE = (
 
 
 def _comparison(task: str, variant: str, comparison: Comparison) -> list[str]:
-    spread = ""
+    difference = _number(comparison.difference, "+.4f")
     if comparison.low is not None and comparison.high is not None:
-        spread = f" ± {(comparison.high - comparison.low) / 2:.4f}"
-    return [
-        variant,
-        task,
-        "—" if comparison.difference is None else f"{comparison.difference:+.4f}{spread}",
-        str(comparison.pairs),
-        *("—" if p is None else f"{p:.2g}" for p in (comparison.p, comparison.p_holm)),
-        comparison.verdict,
-    ]
+        difference += f" ± {(comparison.high - comparison.low) / 2:.4f}"
+    p, p_holm = (_number(x, ".2g") for x in (comparison.p, comparison.p_holm))
+    return [variant, task, difference, str(comparison.pairs), p, p_holm, comparison.verdict]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "—" if value is None else format(value, form)
 
 
 def text(cell: Cell | None) -> str:
@@ -320,15 +316,11 @@ def text(cell: Cell | None) -> str:
     return out + (f" ({cell.profiles} profiles)" if cell.profiles > 1 else "")
 
 
-def cost(cell: Cell) -> tuple[str, str, str, str, str]:
+def cost(cell: Cell) -> list[str]:
     """Formats parameters, FLOPs, seconds, the number of runs, and how many solved the task."""
-    return (
-        "—" if cell.parameters is None else f"{cell.parameters:,}",
-        "—" if cell.flops is None else f"{cell.flops:.3g}",
-        "—" if cell.seconds is None else f"{cell.seconds:.1f}",
-        str(cell.runs),
-        "—" if cell.solved is None else f"{cell.solved} of {cell.runs}",
-    )
+    solved = "—" if cell.solved is None else f"{cell.solved} of {cell.runs}"
+    numbers = (cell.parameters, ","), (cell.flops, ".3g"), (cell.seconds, ".1f")
+    return [*(_number(*number) for number in numbers), str(cell.runs), solved]
 
 
 def _row(cells: Sequence[str]) -> str:

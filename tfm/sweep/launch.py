@@ -86,17 +86,14 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
 
 def _before(job: Job, folder: pathlib.Path) -> Progress:
     """Returns a job as done, waiting, or damaged, in which case its folder is left alone."""
-    progress = Progress(job)
+    path = folder / job.id
     try:
-        progress.summary = Folder(folder / job.id).summary(job.id)
+        summary = Folder(path).summary(job.id)
     except Damaged as e:
-        progress.state = "damaged"
-        progress.error = f"{e}; delete the folder {folder / job.id} to run it again"
-        return progress
-    (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
-    progress.kept = progress.summary is not None
-    progress.state = "done" if progress.kept else "waiting"
-    return progress
+        return Progress(job, "damaged", error=f"{e}; delete the folder {path} to run it again")
+    (path / "failure.json").unlink(missing_ok=True)  # it is tried again
+    kept = summary is not None
+    return Progress(job, "done" if kept else "waiting", summary=summary, kept=kept)
 
 
 class _Pool:

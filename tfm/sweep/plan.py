@@ -97,11 +97,9 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
         jobs[i] = dataclasses.replace(job, variant=row, task=column)
     jobs = list({job.id: job for job in reversed(jobs)}.values())[::-1]  # the first of equal runs
     _check_cells(study, jobs)
-    keys = dict.fromkeys(job.key for job in jobs)
-    if len(keys) > 1:
-        raise UserError(
-            f"{study.path}: METRIC={study.metric!r} is {' or '.join(keys)}; write which"
-        )
+    keys = " or ".join(dict.fromkeys(job.key for job in jobs))
+    if keys != jobs[0].key:
+        raise UserError(f"{study.path}: METRIC={study.metric!r} is {keys}; write which")
     rows = dict.fromkeys(job.variant for job in jobs)
     if study.baseline is not None and study.baseline not in rows:
         near = suggest(study.baseline, rows)
@@ -122,9 +120,8 @@ def _points(study: Study) -> list[Point]:
         raise UserError(f"{study.path}: sweep() yields nothing")
     for point in points:
         if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
-            raise UserError(
-                f"{study.path}: sweep() must yield dicts of dotted keys and values, not {point!r}"
-            )
+            hint = "sweep() must yield dicts of dotted keys and values"
+            raise UserError(f"{study.path}: {hint}, not {point!r}")
         for key, other in itertools.pairwise(sorted(point)):
             if within(other, key):
                 raise UserError(f"{study.path}: {_short(point)} sets {key!r} and {other!r}")

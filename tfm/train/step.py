@@ -22,6 +22,7 @@ from tfm.run.checkpoint import evaluated
 from tfm.run.spec import RunSpec, TrainSpec
 
 Numbers = Mapping[str, Any]
+Steps = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -179,9 +180,7 @@ def numbers_of(
     return {**arrays, "dropout": dropout, "seed": jnp.uint32(seed)}
 
 
-def compiled(
-    module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+def compiled(module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec) -> Steps:
     """Returns jitted init, train_step and eval_step. A step donates its state."""
     step = functools.partial(train_step, module, objective, opt, spec)
     return (
@@ -191,7 +190,7 @@ def compiled(
     )
 
 
-def run_steps(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+def run_steps(run: RunSpec) -> Steps:
     """Returns `compiled` functions; runs that differ only in numbers share them."""
     entries = tuple(user_entries(run).items())  # an edited entry has the same name in the spec
     return _run_steps(*structure(run), entries)
