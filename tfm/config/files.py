@@ -56,10 +56,10 @@ def load(where: str, trust: bool = False) -> ConfigDict:
 
 
 def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
-    if not path.exists():
-        raise UserError(f"no file {path}")
     try:
         tree = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"no file {path}") from None
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}") from e
     except ValueError as e:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from tfm.report import results
 from tfm.run.folder import Damaged, Folder
 from tfm.run.identity import cores
 from tfm.run.library_code import is_stale
-from tfm.runtime import settings
+from tfm.runtime import machine_memory, settings
 from tfm.sweep import cost
 from tfm.sweep.launch import Progress, launch, measure_speed
 from tfm.sweep.plan import Job
@@ -24,12 +23,8 @@ WORKER_BYTES = 1_000_000_000  # of a worker with a small model: Python, JAX and 
 
 def affordable(workers: int) -> tuple[int, str | None]:
     """Returns the number of workers that fit into memory, and a warning if they are fewer."""
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # unknown on this system
-        return workers, None
-    most = max(1, free // WORKER_BYTES)
-    if workers <= most:
+    free = machine_memory("SC_AVPHYS_PAGES")
+    if free is None or workers <= (most := max(1, free // WORKER_BYTES)):
         return workers, None
     return most, (
         f"--jobs={workers}: a worker needs about {WORKER_BYTES / 1e9:.1f} GB and "
