@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfm.config.names import UserError
-
 HIGH, LOW, NEITHER = "high", "low", "neither"
 
 
@@ -19,18 +17,11 @@ class Metric:
     """The declaration of a metric."""
 
     name: str
-    better: str  # HIGH, LOW or NEITHER
+    better: str  # HIGH, LOW or NEITHER; see `objectives.base.check_declared`
     least: float = 0.0
     most: float = math.inf
     unit: str = ""
     headline: bool = False  # progress bars show it
-
-    def __post_init__(self) -> None:
-        if self.better not in (HIGH, LOW, NEITHER):
-            raise UserError(
-                f"Metric({self.name!r}): better={self.better!r} must be {HIGH!r}, {LOW!r} or "
-                f"{NEITHER!r}"
-            )
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "Metric":

@@ -88,10 +88,13 @@ def check_memory(shapes: Any) -> None:
         )
 
 
-def machine_memory() -> int | None:
-    """Returns the memory in bytes, or None if the system does not report it."""
+def machine_memory(pages: str = "SC_PHYS_PAGES") -> int | None:
+    """Returns the memory in bytes, or None if the system does not report it.
+
+    With "SC_AVPHYS_PAGES", that is the memory that is free.
+    """
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return None
 

@@ -49,13 +49,13 @@ def test_what_decides_numbers_is_reached_and_what_prints_is_not():
     for name in (
         "cli.main",
         "cli.train",
-        "train.board",
         "report.results",
         "interop.convert",
         "terminal",
     ):
         assert f"tfm.{name}" not in found
     assert "class _Training" in found["tfm.train.loop"]
+    assert "class Board" not in found["tfm.train.loop"]
 
 
 def test_tables_are_found_by_what_they_are():

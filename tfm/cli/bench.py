@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     pick(BENCHES, argv[0], "bench")
     bench: Any = importlib.import_module(f"tfm.bench.{argv[0]}")
     parser = Parser(f"bench {argv[0]}", bench.__doc__, config=bench.Bench)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_json()
     args = parser.parse(argv[1:])
     spec = to_spec(bench.Bench, from_command_line(args.config, bench.Bench, {}))
     rows = list(track(bench.measure(spec), "compiling and timing", console=Console(stderr=True)))

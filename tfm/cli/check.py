@@ -21,7 +21,7 @@ WORDS = {True: "pass", False: "FAIL", None: "—"}
 def main(argv: Sequence[str]) -> int:
     parser = Parser("check", __doc__)
     parser.add_argument("file", metavar="FILE.py")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_json()
     args = parser.parse(argv)
     cache_compilations()
     results = list(check_file(args.file))

@@ -16,7 +16,7 @@ from tfm.run.predict import classify
 def main(argv: Sequence[str]) -> None:
     parser = RunParser("classify", __doc__)
     parser.add_text()
-    parser.add_argument("--second", metavar="TEXT", help="the second sentence")
+    parser.add_value("--second", "TEXT", "the second sentence")
     parser.add_json()
     args = parser.parse(argv)
     pairs: list[tuple[str, str | None]] = []

@@ -9,7 +9,7 @@ split. For the training split it also prints the shapes of the batches, and the 
 
 from collections.abc import Sequence
 
-from tfm.cli.main import Parser, whole
+from tfm.cli.main import Parser
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.data import cache
@@ -21,20 +21,12 @@ from tfm.terminal import console, plain, table
 
 def main(argv: Sequence[str]) -> None:
     parser = Parser("data", __doc__, config=RunSpec)
-    parser.add_argument(
-        "--rows", metavar="N", type=whole(), default=3, help="examples that are shown (3)"
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="compare the checksums of the whole cache"
-    )
-    parser.add_argument(
-        "--clear", metavar="KEY", help="remove entries whose key starts with KEY, or all"
-    )
-    parser.add_argument(
-        "--prepare", metavar="NAME", help="download a data set of TensorFlow Datasets"
-    )
-    parser.add_argument("--data_dir", metavar="FOLDER", help="where --prepare writes to")
-    parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
+    parser.add_number("--rows", "examples that are shown (3)", 3)
+    parser.add_flag("--verify", "compare the checksums of the whole cache")
+    parser.add_value("--clear", "KEY", "remove entries whose key starts with KEY, or all")
+    parser.add_value("--prepare", "NAME", "download a data set of TensorFlow Datasets")
+    parser.add_value("--data_dir", "FOLDER", "where --prepare writes to")
+    parser.add_trust()
     args = parser.parse(argv)
     if args.config and (args.clear or args.prepare or args.verify):
         raise UserError("--clear, --verify and --prepare do not apply to a config: remove --config")

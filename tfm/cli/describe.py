@@ -13,7 +13,7 @@ of attention and of the layer stack.
 import json
 from collections.abc import Sequence
 
-from tfm.cli.main import Parser, whole
+from tfm.cli.main import Parser
 from tfm.config.files import from_command_line
 from tfm.config.names import UserError
 from tfm.config.spec import Tree
@@ -25,16 +25,14 @@ from tfm.run.spec import RunSpec, open_data, read
 
 def main(argv: Sequence[str]) -> None:
     parser = Parser("describe", __doc__, config=RunSpec)
-    parser.add_argument("--batch", metavar="N", type=whole(), default=1, help="the batch size (1)")
-    parser.add_argument(
+    parser.add_number("--batch", "the batch size (1)", 1)
+    parser.add_number(
         "--length",
-        metavar="N",
-        type=whole(),
-        help="the length of the input, and of the target of an encoder–decoder (the model's "
-        "maximum, at most 2048)",
+        "the length of the input, and of the target of an encoder–decoder (the model's maximum, at "
+        "most 2048)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
+    parser.add_json()
+    parser.add_trust()
     args = parser.parse(argv)
     tree = from_command_line(args.config, RunSpec, trust=args.trust)
     description = describe(_model(tree), args.batch, args.length)

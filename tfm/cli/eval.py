@@ -13,12 +13,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from tfm.cli.main import whole
 from tfm.cli.options import DECODING, RunParser, decoding
 from tfm.config.names import UserError, read
 from tfm.evaluate.alignment import Alignment
 from tfm.evaluate.baselines import Baselines
-from tfm.evaluate.evaluator import Evaluator
 from tfm.evaluate.generation import Generation
 from tfm.evaluate.table import EVALUATORS
 from tfm.evaluate.word_vectors import WordVectors
@@ -30,45 +28,31 @@ from tfm.runtime import cache_compilations, check_compiler
 def main(argv: Sequence[str]) -> None:
     parser = RunParser("eval", __doc__)
     parser.add_argument("--split", default="valid", help="train, valid (default) or a test set")
-    parser.add_argument("--dataset", metavar="NAME", help="evaluate on other data")
-    parser.add_argument("--objective", metavar="NAME", help="evaluate with another objective")
-    parser.add_argument("--examples", metavar="N", type=whole(), help="the number of examples")
-    parser.add_argument(
-        "--evaluate",
-        metavar="EVALUATOR",
-        action="append",
-        default=[],
-        help='add an evaluator with its options, e.g. "internals(rows=32)"; may be repeated',
-    )
-    parser.add_argument(
+    parser.add_value("--dataset", "NAME", "evaluate on other data")
+    parser.add_value("--objective", "NAME", "evaluate with another objective")
+    parser.add_number("--examples", "the number of examples")
+    text = 'add an evaluator with its options, e.g. "internals(rows=32)"; may be repeated'
+    parser.add_value("--evaluate", "EVALUATOR", text, action="append", default=[])
+    parser.add_flag(
         "--baselines",
-        action="store_true",
-        help="add simple methods on the same examples: n-grams, the most frequent class, a bag of "
+        "add simple methods on the same examples: n-grams, the most frequent class, a bag of "
         "words, the most frequent tag of each word",
     )
-    parser.add_argument(
-        "--words",
-        metavar="FILE,FILE",
-        help="evaluate Word2Vec vectors on files of similar words or analogies",
-    )
-    parser.add_argument(
+    text = "evaluate Word2Vec vectors on files of similar words or analogies"
+    parser.add_value("--words", "FILE,FILE", text)
+    parser.add_flag(
         "--alignment",
-        action="store_true",
-        help="add how often a head attends to the aligned source word, for data with alignments; "
-        "the head is chosen on another split",
+        "add how often a head attends to the aligned source word, for data with alignments; the "
+        "head is chosen on another split",
     )
-    parser.add_argument(
-        "--generate", action="store_true", help="compare generated targets with the data"
-    )
-    parser.add_argument("--lower", action="store_true", help="ignore case in BLEU and chrF")
-    parser.add_argument("--tokenize", metavar="NAME", help="sacrebleu's tokenizer (13a)")
+    parser.add_flag("--generate", "compare generated targets with the data")
+    parser.add_flag("--lower", "ignore case in BLEU and chrF")
+    parser.add_value("--tokenize", "NAME", "sacrebleu's tokenizer (13a)")
     parser.add_decoding()
     args = parser.parse(argv)
     cache_compilations()
     check_compiler()
-    evaluators = dict[str, Evaluator]()
-    for text in args.evaluate:
-        evaluators[text] = read(text, EVALUATORS, "evaluator")
+    evaluators = {text: read(text, EVALUATORS, "evaluator") for text in args.evaluate}
     if args.baselines:
         evaluators["baselines"] = Baselines()
     if args.words:
@@ -76,25 +60,15 @@ def main(argv: Sequence[str]) -> None:
     if args.alignment:
         evaluators["alignment"] = Alignment()
     if args.generate:
-        tokenize = args.tokenize or "13a"
-        settings = decoding(args)
-        evaluators["generation"] = Generation(
-            decoding=settings, lower=args.lower, tokenize=tokenize
-        )
+        scoring = {"lower": args.lower, "tokenize": args.tokenize or "13a"}
+        evaluators["generation"] = Generation(decoding=decoding(args), **scoring)
     else:
         for name in (*DECODING, "tokenize", "lower"):
             if getattr(args, name):
                 raise UserError(f"--{name} is for what a model writes: --generate")
-    metrics, messages = evaluate(
-        args.run,
-        split=args.split,
-        dataset=args.dataset,
-        objective=args.objective,
-        examples=args.examples,
-        checkpoint=args.checkpoint,
-        trust=args.trust,
-        evaluators=evaluators,
-    )
+    names = ("split", "dataset", "objective", "examples", "checkpoint", "trust")
+    options = {name: getattr(args, name) for name in names}
+    metrics, messages = evaluate(args.run, evaluators=evaluators, **options)
     for message in messages:
         print(message, file=sys.stderr)
     print(json.dumps(without_nonfinite(metrics), indent=1, allow_nan=False))

@@ -28,21 +28,13 @@ from tfm.runtime import cache_compilations, check_compiler
 def main(argv: Sequence[str]) -> None:
     parser = RunParser("explain", __doc__)
     parser.add_text()
-    parser.add_argument(
-        "--out", metavar="FILE.html", default="explain.html", help="the page (explain.html)"
-    )
-    parser.add_argument(
-        "--with",
-        metavar="RUN",
-        dest="other",
-        help="a second run, shown with the difference; it must split the text into the same tokens",
-    )
-    parser.add_argument("--target", metavar="TEXT", help="the target of a translating model")
-    parser.add_argument(
-        "--second", metavar="TEXT", help="the second sentence of a model that classifies two"
-    )
-    parser.add_argument("--layers", metavar="0,2-4", help="show only these layers")
-    parser.add_argument("--npz", metavar="FILE", help="write all numbers in full precision")
+    parser.add_value("--out", "FILE.html", "the page (explain.html)", default="explain.html")
+    text = "a second run, shown with the difference; it must split the text into the same tokens"
+    parser.add_value("--with", "RUN", text, dest="other")
+    parser.add_value("--target", "TEXT", "the target of a translating model")
+    parser.add_value("--second", "TEXT", "the second sentence of a model that classifies two")
+    parser.add_value("--layers", "0,2-4", "show only these layers")
+    parser.add_value("--npz", "FILE", "write all numbers in full precision")
     args = parser.parse(argv)
     (text,) = texts(args, lines=False)
     if not text.strip():

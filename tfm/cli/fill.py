@@ -10,7 +10,6 @@ and their probabilities.
 import json
 from collections.abc import Sequence
 
-from tfm.cli.main import whole
 from tfm.cli.options import RunParser, load_run, texts
 from tfm.data.reader import MASK
 from tfm.run.predict import fill
@@ -20,7 +19,7 @@ from tfm.terminal import console, plain, table
 def main(argv: Sequence[str]) -> None:
     parser = RunParser("fill", __doc__)
     parser.add_text()
-    parser.add_argument("--top", metavar="N", type=whole(), default=5, help="answers shown (5)")
+    parser.add_number("--top", "answers shown (5)", 5)
     parser.add_json()
     args = parser.parse(argv)
     lines = texts(args, lines=True)

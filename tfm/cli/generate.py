@@ -24,15 +24,10 @@ BAR = 20  # characters
 def main(argv: Sequence[str]) -> None:
     parser = RunParser("generate", __doc__)
     parser.add_text()
-    parser.add_argument("--lines", action="store_true", help="each line is a prompt")
-    parser.add_argument(
-        "--start", action="store_true", help="generate from the start token, without a prompt"
-    )
-    parser.add_argument(
-        "--distribution",
-        action="store_true",
-        help="show the probabilities of the next token at several temperatures",
-    )
+    parser.add_flag("--lines", "each line is a prompt")
+    parser.add_flag("--start", "generate from the start token, without a prompt")
+    text = "show the probabilities of the next token at several temperatures"
+    parser.add_flag("--distribution", text)
     parser.add_part()
     parser.add_decoding()
     parser.add_json()
@@ -77,16 +72,10 @@ def _distribution(
     order, p_NV = writer.distribution(prompts[0], settings, temperatures, SHOWN)
     names = writer.reader.names(order)
     if as_json:
-        rows = [
-            {
-                "id": id_,
-                "text": name,
-                "probability": {
-                    str(t): float(p) for t, p in zip(temperatures, p_NV[:, id_], strict=True)
-                },
-            }
-            for id_, name in zip(order, names, strict=True)
-        ]
+        rows = []
+        for id_, name in zip(order, names, strict=True):
+            probability = dict(zip(map(str, temperatures), p_NV[:, id_].tolist(), strict=True))
+            rows.append({"id": id_, "text": name, "probability": probability})
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
     out = table("next token", *(f"temperature {t:g}" for t in temperatures))

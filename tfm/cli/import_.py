@@ -15,12 +15,9 @@ from tfm.interop.folder import import_folder
 def main(argv: Sequence[str]) -> None:
     parser = Parser("import", __doc__)
     parser.add_argument("source", metavar="HF_FOLDER")
-    parser.add_argument("--workdir", metavar="FOLDER", required=True, help="the run folder")
-    parser.add_argument(
-        "--dtype",
-        default="float32",
-        help="store the weights in float32 (default), bfloat16 or float16, or as they are: stored",
-    )
+    parser.add_value("--workdir", "FOLDER", "the run folder", required=True)
+    text = "store the weights in float32 (default), bfloat16 or float16, or as they are: stored"
+    parser.add_argument("--dtype", default="float32", help=text)
     args = parser.parse(argv)
     workdir = import_folder(args.source, args.workdir, args.dtype)
     print(f"imported to {workdir}; look at it with\n  tfm describe --config={workdir}/config.json")

@@ -17,7 +17,7 @@ from tfm.terminal import console, table
 def main(argv: Sequence[str]) -> None:
     parser = Parser("ls", __doc__)
     parser.add_argument("folder", metavar="FOLDER", nargs="?", default="runs", help="(runs)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_json()
     args = parser.parse(argv)
     listed = list(runs(args.folder))
     if args.json:

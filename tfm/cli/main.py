@@ -12,7 +12,7 @@ import importlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfm.config.names import UserError, pick, suggest
@@ -46,12 +46,31 @@ class Parser(argparse.ArgumentParser):
         )
         self.config = config
         if config is not None:
-            self.add_argument(
-                "--config",
-                metavar="FILE.py[:ARGUMENT]",
-                help="the config; ARGUMENT is passed to its get_config()",
-            )
-            self.add_argument("--config.KEY", metavar="VALUE", help="replaces one key of it")
+            text = "the config; ARGUMENT is passed to its get_config()"
+            self.add_value("--config", "FILE.py[:ARGUMENT]", text)
+            self.add_value("--config.KEY", "VALUE", "replaces one key of it")
+
+    def add_value(self, name: str, metavar: str, text: str, **options: Any) -> None:
+        self.add_argument(name, metavar=metavar, help=text, **options)
+
+    def add_flag(self, name: str, text: str) -> None:
+        self.add_argument(name, action="store_true", help=text)
+
+    def add_json(self) -> None:
+        self.add_flag("--json", "print JSON")
+
+    def add_trust(self) -> None:
+        self.add_flag("--trust", "run the code in a run folder")
+
+    def add_number(self, name: str, text: str, default: int | None = None, least: int = 1) -> None:
+        """Adds an option that is a whole number."""
+
+        def convert(text: str) -> int:
+            if text.isdecimal() and int(text) >= least:
+                return int(text)
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+
+        self.add_value(name, "N", text, type=convert, default=default)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Returns the options. `config` lists the arguments that `from_command_line` reads."""
@@ -120,17 +139,6 @@ class Parser(argparse.ArgumentParser):
 
             tree = from_command_line(config, self.config, {}, trust)
             print(keys_text(self.config, tree), end="")
-
-
-def whole(least: int = 1) -> Callable[[str], int]:
-    """Returns the type of an option that is a whole number."""
-
-    def convert(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-        return int(text)
-
-    return convert
 
 
 def verbs() -> dict[str, pathlib.Path]:

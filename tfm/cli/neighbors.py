@@ -11,7 +11,6 @@ without those three (Mikolov et al. 2013). An unknown word is looked up again ig
 import json
 from collections.abc import Sequence
 
-from tfm.cli.main import whole
 from tfm.cli.options import RunParser, load_run
 from tfm.config.names import UserError
 from tfm.evaluate.word_vectors import neighbors
@@ -20,9 +19,9 @@ from tfm.terminal import console, table
 
 def main(argv: Sequence[str]) -> None:
     parser = RunParser("neighbors", __doc__)
-    parser.add_argument("words", metavar="WORD", nargs="?", default="", help="one word or three")
-    parser.add_argument("--analogy", action="store_true", help="solve an analogy of three words")
-    parser.add_argument("--top", metavar="N", type=whole(), default=10, help="words shown (10)")
+    parser.add_value("words", "WORD", "one word or three", nargs="?", default="")
+    parser.add_flag("--analogy", "solve an analogy of three words")
+    parser.add_number("--top", "words shown (10)", 10)
     parser.add_json()
     args = parser.parse(argv)
     words, count = args.words.split(), 3 if args.analogy else 1

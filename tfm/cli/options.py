@@ -6,7 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
-from tfm.cli.main import Parser, whole
+from tfm.cli.main import Parser
 from tfm.config.names import UserError
 from tfm.decode.spec import DecodeSpec, decoding_settings
 from tfm.run.load import LoadedRun, load
@@ -33,28 +33,19 @@ class RunParser(Parser):
     def __init__(self, verb: str, doc: str | None):
         super().__init__(verb, doc)
         self.add_argument("run", metavar="RUN", help="a run folder, trained or imported")
-        self.add_argument(
-            "--checkpoint", metavar="NAME", default="best", help="best or last (best)"
-        )
-        self.add_argument("--trust", action="store_true", help="run the code in the run folder")
-
-    def add_json(self) -> None:
-        self.add_argument("--json", action="store_true", help="print JSON")
+        self.add_value("--checkpoint", "NAME", "best or last (best)", default="best")
+        self.add_trust()
 
     def add_text(self) -> None:
-        self.add_argument(
-            "text", metavar="TEXT", nargs="?", help="in quotes; without it, read --file or stdin"
-        )
-        self.add_argument("--file", metavar="FILE", help="read the text from a file")
+        self.add_value("text", "TEXT", "in quotes; without it, read --file or stdin", nargs="?")
+        self.add_value("--file", "FILE", "read the text from a file")
 
     def add_part(self) -> None:
-        self.add_argument(
-            "--part", metavar="N", type=whole(0), help="the task, of a run trained on a mixture"
-        )
+        self.add_number("--part", "the task, of a run trained on a mixture", least=0)
 
     def add_decoding(self) -> None:
         for field in dataclasses.fields(DecodeSpec):
-            self.add_argument(f"--{field.name}", metavar="X", help=DECODING[field.name])
+            self.add_value(f"--{field.name}", "X", DECODING[field.name])
 
 
 def load_run(args: argparse.Namespace) -> LoadedRun:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import jax
 
-from tfm.cli.main import Parser, whole
+from tfm.cli.main import Parser
 from tfm.config.names import UserError, pick
 from tfm.report import results
 from tfm.run.spec import RunSpec
@@ -38,33 +38,20 @@ WIDTH = 120  # of the tables if there is no terminal
 def main(argv: Sequence[str]) -> int:
     parser = Parser("sweep", __doc__, config=RunSpec)
     parser.add_argument("study", metavar="STUDY", help="a folder with a study.py, or that file")
-    parser.add_argument("--workdir", metavar="FOLDER", help="the folder of the runs (runs/NAME)")
-    parser.add_argument(
-        "--jobs",
-        metavar="N",
-        type=whole(),
-        default=len(cores()),
-        help="worker processes, of one core each (one for each core)",
-    )
-    parser.add_argument(
-        "--retries", metavar="N", type=whole(0), default=2, help="tries after a failure (2)"
-    )
-    parser.add_argument(
-        "--stale",
-        metavar="keep|again",
-        help="runs made by other library code: keep marks them in the table, again reruns them",
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="list the runs and their cost; run none"
-    )
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_value("--workdir", "FOLDER", "the folder of the runs (runs/NAME)")
+    text = "worker processes, of one core each (one for each core)"
+    parser.add_number("--jobs", text, len(cores()))
+    parser.add_number("--retries", "tries after a failure (2)", 2, least=0)
+    text = "runs made by other library code: keep marks them in the table, again reruns them"
+    parser.add_value("--stale", "keep|again", text)
+    parser.add_flag("--dry-run", "list the runs and their cost; run none")
+    parser.add_flag("--quiet", "show no progress")
+    parser.add_json()
     args = parser.parse(argv)
     for text in args.config:
         if text.startswith("--config="):
-            raise UserError(
-                f"{text}: a study names its own configs; --config.KEY=VALUE changes them"
-            )
+            hint = "a study names its own configs; --config.KEY=VALUE changes them"
+            raise UserError(f"{text}: {hint}")
     if args.stale is not None:
         pick(STALE, args.stale, "--stale")
     if args.dry_run and args.quiet:
@@ -123,10 +110,9 @@ def _dry_run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int
     costs = list(zip(jobs, sums.costs, strict=True))
     if args.json:
         rows = [
-            {"id": job.id, "variant": job.variant, "task": job.task, "seed": job.run.seed,
-             "point": job.point, "done": job.id in sums.done, **dataclasses.asdict(cost)}
+            {**job.tree, "done": job.id in sums.done, **dataclasses.asdict(cost)}
             for job, cost in costs
-        ]  # fmt: skip
+        ]
         print(json.dumps({"runs": rows, "seconds": sums.seconds}, indent=1))
         return 0
     out = console(WIDTH)

@@ -63,9 +63,9 @@ class Bar:
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("train", __doc__, config=spec.RunSpec)
-    parser.add_argument("--workdir", metavar="FOLDER", required=True, help="the run folder")
-    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
-    parser.add_argument("--trust", action="store_true", help="run the code in a run folder")
+    parser.add_value("--workdir", "FOLDER", "the run folder", required=True)
+    parser.add_flag("--quiet", "show no progress bar")
+    parser.add_trust()
     args = parser.parse(argv)
     run = spec.read(from_command_line(args.config, spec.RunSpec, trust=args.trust))
     keep_memory()

@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 
 from tfm.cli.generate import show_sequences
-from tfm.cli.main import whole
 from tfm.cli.options import RunParser, decoding, load_run, texts
 from tfm.config.names import UserError
 from tfm.run.predict import TextWriter
@@ -19,7 +18,7 @@ def main(argv: Sequence[str]) -> None:
     parser = RunParser("translate", __doc__)
     parser.add_text()
     parser.add_part()
-    parser.add_argument("--batch", metavar="N", type=whole(), default=32, help="batch size (32)")
+    parser.add_number("--batch", "batch size (32)", 32)
     parser.add_decoding()
     parser.add_json()
     args = parser.parse(argv)

@@ -168,10 +168,9 @@ def _add_entries(file: UserFile, module: types.ModuleType) -> None:
     """Adds the entries of a file's tables to the library's registries."""
     path = file.path
     for name in TABLES:
-        if not isinstance(getattr(module, name, {}), dict):
-            raise UserError(
-                f"{path}: {name} must be a dict of names, not {getattr(module, name)!r}"
-            )
+        table = getattr(module, name, {})
+        if not isinstance(table, dict):
+            raise UserError(f"{path}: {name} must be a dict of names, not {table!r}")
     entries = {(n, key): x for n in TABLES for key, x in getattr(module, n, {}).items()}
     for (name, key), entry in entries.items():
         owner = _added_by.get((name, key))
@@ -206,9 +205,10 @@ class UserEntry(NamedTuple):
 
 def user_entries(spec: Spec) -> dict[str, UserEntry]:
     """Returns the entries from user files that a spec names."""
-    entries = {}
-    for name, key, file in _owners(spec):
-        entries[f"{name}.{key}"] = UserEntry(file.path, file.digest(name, key))
+    entries = {
+        f"{name}.{key}": UserEntry(file.path, file.digest(name, key))
+        for name, key, file in _owners(spec)
+    }
     return dict(sorted(entries.items()))
 
 
@@ -251,12 +251,11 @@ def from_command_line(
     tree = load(files[0], trust).to_dict() if files else dict(default or {})
     texts: dict[str, str] = {}
     for arg in argv:
-        key, equals, text = arg.removeprefix("--config.").partition("=")
-        if arg.startswith("--config="):
-            continue
-        if not arg.startswith("--config.") or not equals:
+        key, equals, text = arg.partition("=")
+        if key.startswith("--config.") and equals:
+            texts[key.removeprefix("--config.")] = text
+        elif not arg.startswith("--config="):
             raise UserError(f"cannot read {arg!r}; write --config=FILE or --config.KEY=VALUE")
-        texts[key] = text
     return overridden(cls, tree, texts)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.config.spec import LIMITS, Spec, Tree, options, to_tree
+from tfm.config.spec import LIMITS, Spec, Tree, group_of, kind_of, options, to_tree
 
 HEAD = "Keys of the config, with their values; --config.KEY=VALUE sets one:"
 MORE = "--config=FILE.py --help lists the keys of its model, and its own values."
@@ -41,7 +41,7 @@ def describe_keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[tup
     hints, comments = typing.get_type_hints(cls), _comments(cls)
     for field in dataclasses.fields(cls):
         key, value = prefix + field.name, tree.get(field.name, field.default)
-        group = next((hint for hint in options(hints[field.name]) if _is_spec(hint)), None)
+        group = group_of(hints[field.name])
         if group is not None and value is not None:
             below = to_tree(value) if isinstance(value, Spec) else value
             yield from describe_keys(group, below if isinstance(below, Mapping) else {}, f"{key}.")
@@ -57,13 +57,11 @@ def _comments(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__[:-1]):
         name = ""
         for line in inspect.getsource(base).splitlines():
-            field = re.match(r"    (\w+): .*?(?:  # (.*))?$", line)
-            continued = re.match(r"    # (.*)$", line)
-            if field:
+            if field := re.match(r"    (\w+): .*?(?:  # (.*))?$", line):
                 name = field[1]
                 if field[2]:
                     comments[name] = field[2]
-            elif continued and name in comments:
+            elif (continued := re.match(r"    # (.*)$", line)) and name in comments:
                 comments[name] += f" {continued[1]}"
             else:
                 name = ""
@@ -95,12 +93,5 @@ def _valid(cls: type[Spec], field: dataclasses.Field, hint: Any) -> str:
 
 
 def _kind(hint: Any) -> str:
-    if _is_spec(hint):
-        return f"a group of {', '.join(field.name for field in dataclasses.fields(hint))}"
-    if typing.get_origin(hint) is tuple:
-        return f"several: {typing.get_args(hint)[0].__name__}"
-    return hint.__name__
-
-
-def _is_spec(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Spec)
+    several = typing.get_origin(hint) is tuple
+    return f"several: {typing.get_args(hint)[0].__name__}" if several else kind_of(hint)

@@ -130,9 +130,8 @@ def _fits(value: Any, annotation: Any) -> bool:
     """Returns True if a value has the annotated type."""
     if annotation is inspect.Parameter.empty:
         return True
-    kinds = (
-        typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    )
+    union = isinstance(annotation, types.UnionType)
+    kinds = typing.get_args(annotation) if union else (annotation,)
     if not all(kind in (int, float, str, bool, tuple, dict, types.NoneType) for kind in kinds):
         kinds = (int, float)  # an array, for which a config can give one number
     return type(value) in kinds or (float in kinds and type(value) is int)

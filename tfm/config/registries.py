@@ -1,7 +1,7 @@
 """Registries that a user's file may extend, and the types that their entries may have."""
 
-import types
 from collections.abc import MutableMapping
+from types import FunctionType
 from typing import Any
 
 from tfm.data.datasets import DATASETS
@@ -20,39 +20,23 @@ from tfm.ops.positions import JOINS, POSITIONS, Position
 from tfm.ops.scores import SCORES, Score
 from tfm.optim.optimizer import OPTIMIZERS, SCHEDULES
 
-TABLES: dict[str, MutableMapping[str, Any]] = {
-    "SCORES": SCORES,
-    "MASKS": MASKS,
-    "NORMALIZERS": NORMALIZERS,
-    "POSITIONS": POSITIONS,
-    "JOINS": JOINS,
-    "NORMS": NORMS,
-    "MIXERS": MIXERS,
-    "FEEDFORWARDS": FEEDFORWARDS,
-    "CELLS": CELLS,
-    "FAMILIES": FAMILIES,
-    "DATASETS": DATASETS,
-    "TOKENIZERS": TOKENIZERS,
-    "OBJECTIVES": OBJECTIVES,
-    "EVALUATORS": EVALUATORS,
-    "OPTIMIZERS": OPTIMIZERS,
-    "SCHEDULES": SCHEDULES,
+REGISTRIES: dict[str, tuple[MutableMapping[str, Any], *tuple[type, ...]]] = {
+    "SCORES": (SCORES, Score),
+    "MASKS": (MASKS, Mask, FunctionType),
+    "NORMALIZERS": (NORMALIZERS, Normalizer, FunctionType),
+    "POSITIONS": (POSITIONS, Position, FunctionType),
+    "JOINS": (JOINS, FunctionType),
+    "NORMS": (NORMS, Norm),
+    "MIXERS": (MIXERS, Mixer, FunctionType),
+    "FEEDFORWARDS": (FEEDFORWARDS, type),
+    "CELLS": (CELLS, Cell),
+    "FAMILIES": (FAMILIES, Family),
+    "DATASETS": (DATASETS, FunctionType),
+    "TOKENIZERS": (TOKENIZERS, FunctionType),
+    "OBJECTIVES": (OBJECTIVES, Objective, FunctionType, type),
+    "EVALUATORS": (EVALUATORS, FunctionType, type),
+    "OPTIMIZERS": (OPTIMIZERS, FunctionType),
+    "SCHEDULES": (SCHEDULES, FunctionType, type),
 }
-ENTRIES: dict[str, tuple[type, ...]] = {
-    "SCORES": (Score,),
-    "MASKS": (Mask, types.FunctionType),
-    "NORMALIZERS": (Normalizer, types.FunctionType),
-    "POSITIONS": (Position, types.FunctionType),
-    "JOINS": (types.FunctionType,),
-    "NORMS": (Norm,),
-    "MIXERS": (Mixer, types.FunctionType),
-    "FEEDFORWARDS": (type,),
-    "CELLS": (Cell,),
-    "FAMILIES": (Family,),
-    "DATASETS": (types.FunctionType,),
-    "TOKENIZERS": (types.FunctionType,),
-    "OBJECTIVES": (Objective, types.FunctionType, type),
-    "EVALUATORS": (types.FunctionType, type),
-    "OPTIMIZERS": (types.FunctionType,),
-    "SCHEDULES": (types.FunctionType, type),
-}
+TABLES = {name: table for name, (table, *_) in REGISTRIES.items()}
+ENTRIES = {name: tuple(kinds) for name, (_, *kinds) in REGISTRIES.items()}

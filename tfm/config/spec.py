@@ -134,7 +134,7 @@ def _resolve(f: dataclasses.Field, value: Any) -> Any:
     """Returns the value as `Named`, with the entries that it names."""
     if isinstance(value, tuple):
         return tuple(_resolve(f, item) for item in value)
-    if value is None or not isinstance(value, str):
+    if not isinstance(value, str):
         return value
     if value == "none" and "none" in f.metadata:
         return Named.of(value, None)
@@ -176,7 +176,7 @@ def options(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 
-def _group(hint: Any) -> type[Spec] | None:
+def group_of(hint: Any) -> type[Spec] | None:
     """Returns the class of the spec that a field holds, if any."""
     classes = [option for option in options(hint) if isinstance(option, type)]
     return next((cls for cls in classes if issubclass(cls, Spec)), None)
@@ -201,7 +201,7 @@ def to_spec(cls: type[S], tree: Tree, prefix: str = "") -> S:
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
-    group = _group(hint)
+    group = group_of(hint)
     if group is not None and isinstance(value, Mapping):
         return to_spec(group, value, f"{key}.")
     for option in options(hint):
@@ -212,12 +212,12 @@ def _value(hint: Any, value: Any, key: str) -> Any:
             return float(value)
         if option is type(value) or (option is Named and isinstance(value, str)):
             return value
-    raise UserError(f"{key} must be {' or '.join(map(_kind, options(hint)))}, not {value!r}")
+    raise UserError(f"{key} must be {' or '.join(map(kind_of, options(hint)))}, not {value!r}")
 
 
-def _kind(hint: Any) -> str:
+def kind_of(hint: Any) -> str:
     """Returns the name of a type for an error message."""
-    if dataclasses.is_dataclass(hint):
+    if group_of(hint) is not None:
         return f"a group of {', '.join(f.name for f in dataclasses.fields(hint))}"
     words = {types.NoneType: "None", Named: "str"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
@@ -277,7 +277,7 @@ def keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[str]:
     cls = cls.variant(tree, prefix)
     for key, hint in _hints(cls).items():
         yield prefix + key
-        group, below = _group(hint), tree.get(key)
+        group, below = group_of(hint), tree.get(key)
         if group is not None:
             yield from keys(group, below if isinstance(below, Mapping) else {}, f"{prefix}{key}.")
 
@@ -290,7 +290,7 @@ def replaced(cls: type[Spec], tree: Tree, changes: Tree) -> dict[str, Any]:
     """
     for key in sorted(changes, key=lambda key: key.rpartition(".")[2] != "family"):
         levels, new = _levels(cls, tree, key), changes[key]
-        group = _group(_hints(levels[-1][0])[levels[-1][2]])
+        group = group_of(_hints(levels[-1][0])[levels[-1][2]])
         if group is not None and new is not None:
             inside = ", ".join(f"{key}.{name}" for name in _hints(group))
             raise UserError(f"{key!r} is a group; set one of: {inside}")
@@ -327,7 +327,7 @@ def _levels(cls: type[Spec], tree: Tree, key: str) -> list[tuple[type[Spec], Tre
                 near = suggest(key, keys(level, tree, prefix))
             raise UserError(f"unknown key {key!r}{near}")
         levels.append((level, tree, name))
-        level, below = _group(_hints(level)[name]), tree.get(name)
+        level, below = group_of(_hints(level)[name]), tree.get(name)
         tree = below if isinstance(below, Mapping) else {}
     return levels
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from tfm.data.dataset import Dataset
-from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.metric import HIGH, Metric
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
@@ -23,8 +23,7 @@ from tfm.objectives.seq2seq import Seq2Seq
 class Alignment(Evaluator):
     """Computes how often the best head is right; it is chosen on another split."""
 
-    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
-        return (Metric("right", HIGH, most=1.0, headline=True),)
+    computes = (Metric("right", HIGH, most=1.0, headline=True),)
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
         if dataset.form != "pairs" or dataset.take(np.zeros(1, np.int64)).alignment is None:
@@ -79,8 +78,6 @@ def _looked_at(module: Any, variables: Any, inputs: Any) -> Any:
     """Returns the place in the source with the largest weight (NHBT)."""
     _, intermediates = module.apply(variables, **inputs, capture=("weights",))
     decoder = intermediates["decoder"]
-    if "cross_weights_NBHTS" in decoder:
-        weights_NBHTS = decoder["cross_weights_NBHTS"]
-    else:
-        weights_NBHTS = decoder["weights_BHTS"][None]
+    cross = "cross_weights_NBHTS" in decoder
+    weights_NBHTS = decoder["cross_weights_NBHTS"] if cross else decoder["weights_BHTS"][None]
     return weights_NBHTS.argmax(-1).swapaxes(1, 2)

@@ -1,11 +1,8 @@
-"""Baselines and floors: results of simple methods, which a model should exceed.
+"""Baselines: results of simple methods, which a model should exceed.
 
 Baselines are learned from the training data. Text and sequences: the unigram, and an n-gram that
 sees the true tokens to the left, on the same tokens that the objective asks for. Classes: the most
 frequent class, and a bag of words (naive Bayes). Tags: the most frequent tag of each word.
-
-Floors are accuracies that need no solution of the task: of the most frequent answer at each
-position, and of the shortcuts that the dataset declares.
 """
 
 import dataclasses
@@ -17,13 +14,12 @@ from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.ngram import NGram
 from tfm.objectives.base import Objective
-from tfm.objectives.batches import eval_batches, eval_targets
+from tfm.objectives.batches import eval_targets
 from tfm.objectives.scores import class_scores, correlations, entity_matches, entity_scores, is_bio
 
 ORDERS = {"unigram": 1, "trigram": 3}
 TOKENS = 5_000_000  # at most, to learn from
 BATCH = 64  # rows whose hidden tokens are drawn together
-EXAMPLES = 500  # for floors, to learn from and to evaluate on
 
 Scores = dict[str, dict[str, float]]  # by method
 
@@ -35,48 +31,6 @@ class Baselines(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         train = context.data("train")
         return Result({}, baselines(context.objective, train, dataset, context.batch))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Floors(Evaluator):
-    """Computes the accuracy of each floor, as a slice."""
-
-    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
-        accuracies = floors(context.objective, context.data("train"), dataset)
-        return Result({}, {name: {"accuracy": x} for name, x in accuracies.items()})
-
-
-def floors(objective: Objective, train: Dataset, valid: Dataset) -> dict[str, float]:
-    """Returns accuracies by name: of the most frequent answer, and of the dataset's shortcuts."""
-    accuracies = {}
-    if objective.chooses:
-        accuracies["most frequent answer"] = _most_frequent_answer(objective, train, valid)
-    if valid.shortcuts:
-        examples = valid.take(np.arange(min(len(valid), EXAMPLES)))
-        accuracies |= {name: float(reach(examples)) for name, reach in valid.shortcuts.items()}
-    return accuracies
-
-
-def _most_frequent_answer(objective: Objective, train: Dataset, valid: Dataset) -> float:
-    labels, position = _answers(objective, train)
-    # Count each (position, label); after sorting, the last of each position is the most frequent.
-    pairs, counts = np.unique(np.stack([position, labels]), axis=1, return_counts=True)
-    order = np.lexsort((counts, pairs[0]))
-    guess = dict(zip(*pairs[:, order].tolist(), strict=True))
-    labels, position = _answers(objective, valid)
-    return float(np.mean([guess.get(t) for t in position.tolist()] == labels))
-
-
-def _answers(objective: Objective, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the scored labels of the first examples, and their positions."""
-    dataset = dataclasses.replace(dataset, count=min(len(dataset), EXAMPLES))
-    labels, positions = [], []
-    for batch in eval_batches(objective, dataset, 250):
-        labels_BT = np.asarray(batch.labels).reshape(len(batch.labels), -1)
-        row, position = np.nonzero(np.asarray(batch.weights).reshape(labels_BT.shape))
-        labels.append(labels_BT[row, position])
-        positions.append(position)
-    return np.concatenate(labels), np.concatenate(positions)
 
 
 def baselines(objective: Objective, train: Dataset, valid: Dataset, size: int = BATCH) -> Scores:
@@ -96,19 +50,17 @@ def baselines(objective: Objective, train: Dataset, valid: Dataset, size: int = 
 
 
 def _language(objective: Objective, train: Dataset, valid: Dataset, size: int) -> Scores:
-    learned = _sequences(train, _apart(train))
-    tokens_BT, valid_BT = _rows(learned, train)
+    tokens_BT, valid_BT = _rows(_sequences(train, _apart(train)))
     models = {name: NGram(tokens_BT, valid_BT, valid.vocab, n) for name, n in ORDERS.items()}
     logs: dict[str, list[np.ndarray]] = {name: [] for name in models}
     for tokens_BT, valid_BT, asked_BT in _asked(objective, valid, size):
         for name, model in models.items():
             logs[name].append(np.log(model.probabilities(tokens_BT, valid_BT)[asked_BT]))
-    return {name: _loss_metrics(-np.concatenate(parts)) for name, parts in logs.items()}
-
-
-def _loss_metrics(losses: np.ndarray) -> dict[str, float]:
-    loss = float(np.mean(losses))
-    return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
+    losses = {name: float(-np.mean(np.concatenate(parts))) for name, parts in logs.items()}
+    return {
+        name: {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
+        for name, loss in losses.items()
+    }
 
 
 def _asked(
@@ -121,8 +73,7 @@ def _asked(
             return
         except NotImplementedError:  # the objective asks for every token, or for pairs
             pass
-    sequences = _sequences(valid, np.arange(len(valid)))
-    tokens_BT, valid_BT = _rows(sequences, valid)
+    tokens_BT, valid_BT = _rows(_sequences(valid, np.arange(len(valid))))
     asked_BT = valid_BT.copy()
     asked_BT[:, 0] &= valid.form == "text"  # elsewhere a sequence begins with BOS
     yield tokens_BT, valid_BT, asked_BT
@@ -141,7 +92,7 @@ def _sequences(dataset: Dataset, rows: np.ndarray) -> Ragged:
     return Ragged(ids, written.lengths + 2)
 
 
-def _rows(sequences: Ragged, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _rows(sequences: Ragged) -> tuple[np.ndarray, np.ndarray]:
     length = int(sequences.lengths.max())
     return sequences.padded(length).astype(np.int64), sequences.valid(length)
 
@@ -181,13 +132,12 @@ def _classes(train: Dataset, valid: Dataset) -> Scores:
         "majority class": np.full(len(asked.labels), count_C.argmax()),
         "bag of words": logits_NC.argmax(1),
     }
-    return {
-        name: {
-            "accuracy": float(np.mean(predicted_N == asked.labels)),
-            **class_scores(asked.labels, predicted_N, valid.classes),
-        }
-        for name, predicted_N in predictions.items()
-    }
+    out = {}
+    for name, predicted_N in predictions.items():
+        accuracy = float(np.mean(predicted_N == asked.labels))
+        scores = class_scores(asked.labels, predicted_N, valid.classes)
+        out[name] = {"accuracy": accuracy, **scores}
+    return out
 
 
 def naive_bayes(learned: Examples, asked: Ragged, vocab: int, classes: int) -> np.ndarray:
@@ -232,9 +182,7 @@ def most_frequent(
     words, index_N, times = np.unique(word_N, return_inverse=True, return_counts=True)
     pair, count = np.unique(index_N * classes + tag_N, return_counts=True)
     order = np.lexsort((-(pair % classes), count, pair // classes))
-    last = np.append(
-        np.diff(pair[order] // classes) > 0, True
-    )  # the most frequent tag of each word
+    last = np.append(np.diff(pair[order] // classes) > 0, True)  # a word's most frequent tag
     best = (pair[order] % classes)[last]
     rare = np.bincount(tag_N[times[index_N] == 1], minlength=classes)
     rest = rare if rare.any() else np.bincount(tag_N, minlength=classes)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfm.data.dataset import Dataset
-from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.loss import evaluate
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
@@ -20,8 +20,7 @@ from tfm.objectives.scores import ENTITY_SCORES, entity_counts, entity_scores, i
 class Entities(Evaluator):
     """Scores tags that mark entities (B-PER, I-PER, O); each type is a slice."""
 
-    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
-        return ENTITY_SCORES
+    computes = ENTITY_SCORES
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
         if dataset.form != "tags" or not is_bio(dataset.label_names):
@@ -31,10 +30,8 @@ class Entities(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         batches = eval_batches(context.objective, dataset, context.batch)
         sums = evaluate(context.eval_step, context.variables, batches)
-        names = dataset.label_names or ()
-        counts = counts_by_type(
-            sums["tags_BT"].astype(np.int64), sums["predicted_BT"].astype(np.int64), names
-        )
+        tags_BT, predicted_BT = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
+        counts = counts_by_type(tags_BT, predicted_BT, dataset.label_names or ())
         total = np.sum(list(counts.values()), 0) if counts else np.zeros(3)
         slices = {kind: entity_scores(*map(float, count)) for kind, count in counts.items()}
         return Result(entity_scores(*map(float, total)), slices)
@@ -52,13 +49,8 @@ def counts_by_type(
     said_BT, said_end_BT, said_kind_BT = entity_counts(predicted_BT, scored_BT, names)
     right_BT = begins_BT & said_BT & (end_BT == said_end_BT) & (kind_BT == said_kind_BT)
     kinds = sorted({name[2:] for name in names if name[:2] in ("B-", "I-")})
+    sides = (begins_BT, kind_BT), (said_BT, said_kind_BT), (right_BT, kind_BT)
     return {
-        kind: np.array(
-            [
-                np.sum(begins_BT & (kind_BT == number)),
-                np.sum(said_BT & (said_kind_BT == number)),
-                np.sum(right_BT & (kind_BT == number)),
-            ]
-        )
+        kind: np.array([np.sum(starts & (kinds_BT == number)) for starts, kinds_BT in sides])
         for number, kind in enumerate(kinds)
     }

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import linen as nn
 from jax import Array
@@ -57,6 +57,7 @@ class Evaluator:
     of `data.dataset`, the spelling of an entry of `data.tests`, or 'tests' if that has one entry.
     """
 
+    computes: ClassVar[Declared] = ()  # metrics, where they are the same for all models and data
     split: str = "valid"
     rows: int | None = None  # the first examples of the split; None: all
     name: str | None = None  # to tell two evaluations of one kind apart
@@ -70,7 +71,7 @@ class Evaluator:
     def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
         """Returns the metrics that `evaluate` computes on all examples; without a dataset, those
         that it computes on any data. Slices need no declaration."""
-        return ()
+        return self.computes
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
         """Returns why this model cannot be measured on this data, or None."""
@@ -101,9 +102,8 @@ class Evaluation:
         """Measures the model; raises if a metric is missing in the declaration."""
         dataset = self.evaluator.limited(context.data(self.split))
         result = self.evaluator.evaluate(context, dataset)
-        check_declared(
-            result.metrics, self.declares(context.spec, context.objective, dataset), self.text
-        )
+        declared = self.declares(context.spec, context.objective, dataset)
+        check_declared(result.metrics, declared, self.text)
         return result
 
     def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
@@ -143,6 +143,7 @@ def check_evaluations(
         reason = x.evaluator.refuses(spec, objective, x.evaluator.limited(data[x.split]))
         if reason is not None:
             raise UserError(f"{x.key}: {x.text!r} {reason}")
+        check_declared((), x.declares(spec, objective, data[x.split]), x.text)
         other = seen.setdefault((x.split, x.name), x.text)
         if other != x.text:
             raise UserError(
@@ -157,16 +158,16 @@ def results_of(
     """Returns the results of evaluators for a summary, from the lines of one step of the log."""
     results = dict[str, dict[str, Any]]()
     for line in log:
-        if "evaluator" in line:
-            key = f"{line['split']}:{line['evaluator']}"
-            blank = {"metrics": {}, "slices": {}, "details": dict(details.get(key, {}))}
+        if "evaluator" not in line:
+            continue
+        key = f"{line['split']}:{line['evaluator']}"
+        metrics = {name: x for name, x in line.items() if name not in NO_METRIC}
+        if "slice" in line:
+            results[key]["slices"][line["slice"]] = metrics
+        else:  # it comes before its slices
             where = {"name": line["evaluator"], "split": line["split"]}
-            result = results.setdefault(key, where | blank)
-            metrics = {name: x for name, x in line.items() if name not in NO_METRIC}
-            if "slice" in line:
-                result["slices"][line["slice"]] = metrics
-            else:
-                result["metrics"] = metrics
+            rest = {"metrics": metrics, "slices": {}, "details": dict(details.get(key, {}))}
+            results[key] = where | rest
     return list(results.values())
 
 
@@ -176,10 +177,7 @@ def always(data: Mapping[str, Dataset]) -> list[str]:
 
 
 def available(
-    spec: Any,
-    objective: Objective,
-    evaluations: Iterable[Evaluation],
-    data: Mapping[str, Dataset],
+    spec: Any, objective: Objective, evaluations: Iterable[Evaluation], data: Mapping[str, Dataset]
 ) -> dict[str, Metric]:
     """Returns every metric of a run by "split:evaluator.metric", as `report.results.values`."""
     tests = [split for split in data if split not in SPLITS and not split.startswith("valid, ")]

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset
@@ -75,17 +76,7 @@ def _gradient(context: EvalContext, variables: Mapping[str, Any], batch: Batch) 
 
 def _captured(context: EvalContext, variables: Mapping[str, Any], inputs: Any) -> Any:
     output: Any = context.model.apply(variables, **inputs, capture=("details", "weights"))
-    return {
-        name: x for name, x in _flat(output[1]) if name.rpartition("/")[2].endswith(("HTS", "BHTS"))
-    }
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}/")
-        else:
-            yield prefix + name, value
+    return {name: x for name, x in flatten_dict(output[1], sep="/").items() if name.endswith("HTS")}
 
 
 def attention_sums(
@@ -101,16 +92,11 @@ def attention_sums(
         if not separator:
             continue
         before = f"{side}/" if side else ""
-        layers = weights if suffix.startswith("N") else weights[None]
+        scanned = suffix.startswith("N")
         valid = batch.inputs.get(VALID.get(side, ""))
-        for number, weights_BHTS in enumerate(layers):
-            parts = [
-                intermediates.get(f"{before}{kind}{x}_{suffix}") for x in ("logits", "visible")
-            ]
-            logits, visible = (
-                None if x is None else (x if suffix.startswith("N") else x[None])[number]
-                for x in parts
-            )
+        parts = [intermediates.get(f"{before}{kind}{x}_{suffix}") for x in ("logits", "visible")]
+        for number, weights_BHTS in enumerate(weights if scanned else weights[None]):
+            logits, visible = (x[number] if scanned and x is not None else x for x in parts)
             seen_BHTS = weights_BHTS > 0 if visible is None else visible
             counts_BHT = np.array(seen_BHTS.any(-1))
             counts_BHT[rows:] = False
@@ -146,7 +132,7 @@ def _means(sums: np.ndarray) -> Metrics:
 def gradient_norms(grads: Mapping[str, Any]) -> dict[str, float]:
     """Returns the norm of the gradient of each layer, and of each other part of the model."""
     squares = dict[str, float]()
-    for path, grad in _flat(unrolled(grads)):
+    for path, grad in flatten_dict(unrolled(grads), sep="/").items():
         names = path.split("/")
         layer = next((i for i, name in enumerate(names) if UNROLLED.fullmatch(name)), 0)
         part = "/".join(names[: layer + 1])

@@ -19,13 +19,14 @@ import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
-from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.metric import LOW, Metric
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.batches import eval_batches
 
 TOLERANCE = 1e-5  # relative change of the loss; without a leak it is zero, or rounding
 Prepare = Callable[[Examples], Batch]
+Variables = Mapping[str, Any]
 EvalStep = Callable[..., Mapping[str, Any]]
 
 
@@ -40,16 +41,11 @@ class Leak(NamedTuple):
 class Leaks(Evaluator):
     """Reports 1 if the model sees what it must predict, else 0."""
 
-    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
-        return (Metric("leak", LOW, most=1.0),)
+    computes = (Metric("leak", LOW, most=1.0),)
 
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
-        leak = find(
-            context.objective,
-            dataset,
-            context.batch,
-            lambda: (context.eval_step, context.variables),
-        )
+        model = context.eval_step, context.variables
+        leak = find(context.objective, dataset, context.batch, lambda: model)
         return Result({"leak": float(leak is not None)}, details={"reason": leak and leak.reason})
 
 
@@ -57,7 +53,7 @@ def find(
     objective: Objective,
     dataset: Dataset,
     size: int,
-    model: Callable[[], tuple[EvalStep, Mapping[str, Any]]],
+    model: Callable[[], tuple[EvalStep, Variables]],
     shorter: Dataset | None = None,
 ) -> Leak | None:
     """Returns the first leak of a batch of `size` examples, or of the model that reads it.
@@ -68,9 +64,8 @@ def find(
     """
     reason = find_shown_answer(objective, dataset, size)
     if reason is not None:
-        return Leak(
-            reason, "hide it in prepare(); if the task is to say what is seen, shown() returns True"
-        )
+        cure = "hide it in prepare(); if the task is to say what is seen, shown() returns True"
+        return Leak(reason, cure)
     if objective.labels_in is None:
         return None
     eval_step, variables = model()
@@ -107,9 +102,8 @@ def find_shown_answer(objective: Objective, dataset: Dataset, size: int) -> str 
         other_batch = prepare(variant)
         for name, changed in _differences(batch, other_batch).items():
             if name == objective.labels_in:  # shifted: at its place it is not yet known
-                changed[:, 1:] &= (
-                    np.asarray(other_batch.inputs[name])[:, 1:] != other_batch.labels[:, :-1]
-                )
+                inputs_BT = np.asarray(other_batch.inputs[name])
+                changed[:, 1:] &= inputs_BT[:, 1:] != other_batch.labels[:, :-1]
             if changed.any():
                 row, *place = (int(x) for x in np.argwhere(changed)[0])
                 return (
@@ -130,11 +124,7 @@ def _differences(first: Batch, second: Batch) -> dict[str, np.ndarray]:
 
 
 def _tokens_of_labels(
-    prepare: Prepare,
-    examples: Examples,
-    batch: Batch,
-    scored: np.ndarray,
-    special: Sequence[int],
+    prepare: Prepare, examples: Examples, batch: Batch, scored: np.ndarray, special: Sequence[int]
 ) -> np.ndarray:
     """Returns which of `tokens.ids` are scored labels.
 
@@ -171,10 +161,10 @@ def _other_tokens(examples: Examples, which: np.ndarray, special: Sequence[int])
 def _other_answers(examples: Examples, name: str, special: Sequence[int]) -> Examples:
     field: Any = getattr(examples, name)
     if name == "target":
-        target = dataclasses.replace(field, ids=_other(field.ids, special))
-        return dataclasses.replace(examples, target=target)
-    changes: dict[str, Any] = {name: _other(field)}
-    return dataclasses.replace(examples, **changes)
+        other: Any = dataclasses.replace(field, ids=_other(field.ids, special))
+    else:
+        other = _other(field)
+    return dataclasses.replace(examples, **{name: other})
 
 
 def _other(x: np.ndarray, kept: Sequence[int] = ()) -> np.ndarray:
@@ -189,11 +179,7 @@ def _other(x: np.ndarray, kept: Sequence[int] = ()) -> np.ndarray:
 
 
 def find_leak(
-    eval_step: EvalStep,
-    variables: Mapping[str, Any],
-    objective: Objective,
-    batch: Batch,
-    vocab: int,
+    eval_step: EvalStep, variables: Variables, objective: Objective, batch: Batch, vocab: int
 ) -> str | None:
     """Returns what a model sees that it must predict, in words, or None.
 
@@ -229,7 +215,7 @@ def _places(batch: Batch, tokens_BT: np.ndarray) -> dict[int, int]:
 
 def _changes(
     eval_step: EvalStep,
-    variables: Mapping[str, Any],
+    variables: Variables,
     name: str,
     batch: Batch,
     place_B: np.ndarray,
@@ -243,15 +229,13 @@ def _changes(
     exchanged_BT = np.where(position_T > place_B[:, None], other_BT, tokens_BT)
     alone_BT = np.where(position_T == place_B[:, None], weights_BT, 0).astype(weights_BT.dtype)
     before = batch.replace(weights=alone_BT)
-    after = before.replace(
-        inputs={**batch.inputs, name: exchanged_BT.astype(tokens_BT.dtype)},
-    )
+    after = before.replace(inputs={**batch.inputs, name: exchanged_BT.astype(tokens_BT.dtype)})
     loss_B, other_B = (np.asarray(eval_step(variables, b)["loss"]) for b in (before, after))
     change_B: np.ndarray = np.abs(other_B - loss_B) / np.maximum(np.abs(loss_B), 1)
     return change_B
 
 
-def opened(variables: Mapping[str, Any]) -> dict[str, Any]:
+def opened(variables: Variables) -> dict[str, Any]:
     """Returns the variables with noise on each parameter, so that none is zero.
 
     The noise has the size of initial weights: attention to a single key would hide the others.

@@ -1,4 +1,8 @@
-"""Loss, accuracy and the objective's other metrics, with intervals over the examples."""
+"""Loss, accuracy and the objective's other metrics, with intervals over the examples; floors.
+
+Floors are accuracies that need no solution of the task: of the most frequent answer at each
+position, and of the shortcuts that the dataset declares.
+"""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -13,6 +17,7 @@ from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.objectives.base import Batch, Objective, Sums, check_declared
 from tfm.objectives.batches import eval_batches
 
+EXAMPLES = 500  # for floors, to learn from and to evaluate on
 EvalStep = Callable[..., dict[str, Array]]
 
 
@@ -28,10 +33,8 @@ class Loss(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         objective = context.objective
         sums = measure(objective, dataset, context.eval_step, context.variables, context.batch)
-        details = {
-            "examples": len(sums["count"]),
-            "intervals": intervals(objective, sums, dataset, draws=self.draws),
-        }
+        spread = intervals(objective, sums, dataset, draws=self.draws)
+        details = {"examples": len(sums["count"]), "intervals": spread}
         return Result(metrics(objective, sums, dataset), details=details)
 
 
@@ -59,22 +62,55 @@ def evaluate(eval_step: EvalStep, variables: Any, batches: Iterable[Batch]) -> S
 
 
 def intervals(
-    objective: Objective,
-    sums: Sums,
-    dataset: Dataset,
-    level: float = 0.95,
-    draws: int = 1000,
-    seed: int = 0,
+    objective: Objective, sums: Sums, dataset: Dataset, draws: int = 1000, level: float = 0.95
 ) -> dict[str, tuple[float, float]]:
     """Returns bootstrap intervals: examples are drawn again with replacement.  Efron 1979."""
-    count = len(sums["count"])
-    rng = np.random.default_rng(seed)
-    samples = []
+    count, rng, samples = len(sums["count"]), np.random.default_rng(0), []
     for _ in range(draws):
         rows = rng.integers(0, count, count)
         samples.append(objective.metrics({name: x[rows] for name, x in sums.items()}, dataset))
     tails = [50 * (1 - level), 50 * (1 + level)]
-    return {
-        name: tuple(np.percentile([sample[name] for sample in samples], tails).tolist())
-        for name in samples[0]
-    }
+    values = {name: [sample[name] for sample in samples] for name in samples[0]}
+    return {name: tuple(np.percentile(x, tails).tolist()) for name, x in values.items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Floors(Evaluator):
+    """Computes the accuracy of each floor, as a slice."""
+
+    def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
+        accuracies = floors(context.objective, context.data("train"), dataset)
+        return Result({}, {name: {"accuracy": x} for name, x in accuracies.items()})
+
+
+def floors(objective: Objective, train: Dataset, valid: Dataset) -> dict[str, float]:
+    """Returns accuracies by name: of the most frequent answer, and of the dataset's shortcuts."""
+    accuracies = {}
+    if objective.chooses:
+        accuracies["most frequent answer"] = _most_frequent_answer(objective, train, valid)
+    if valid.shortcuts:
+        examples = valid.take(np.arange(min(len(valid), EXAMPLES)))
+        accuracies |= {name: float(reach(examples)) for name, reach in valid.shortcuts.items()}
+    return accuracies
+
+
+def _most_frequent_answer(objective: Objective, train: Dataset, valid: Dataset) -> float:
+    labels, position = _answers(objective, train)
+    # Count each (position, label); after sorting, the last of each position is the most frequent.
+    pairs, counts = np.unique(np.stack([position, labels]), axis=1, return_counts=True)
+    order = np.lexsort((counts, pairs[0]))
+    guess = dict(zip(*pairs[:, order].tolist(), strict=True))
+    labels, position = _answers(objective, valid)
+    return float(np.mean([guess.get(t) for t in position.tolist()] == labels))
+
+
+def _answers(objective: Objective, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the scored labels of the first examples, and their positions."""
+    dataset = dataclasses.replace(dataset, count=min(len(dataset), EXAMPLES))
+    labels, positions = [], []
+    for batch in eval_batches(objective, dataset, 250):
+        labels_BT = np.asarray(batch.labels).reshape(len(batch.labels), -1)
+        row, position = np.nonzero(np.asarray(batch.weights).reshape(labels_BT.shape))
+        labels.append(labels_BT[row, position])
+        positions.append(position)
+    return np.concatenate(labels), np.concatenate(positions)

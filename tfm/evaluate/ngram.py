@@ -29,58 +29,53 @@ class NGram:
     """
 
     def __init__(self, tokens_BT: np.ndarray, valid_BT: np.ndarray, vocab: int, order: int = 3):
-        self.vocab, self.orders = vocab, list[_Order]()
+        self.vocab, self.orders, self.keys = vocab, list[_Order](), list[np.ndarray]()
         context_BT = np.zeros(tokens_BT.shape, np.int64)  # order 1 has one empty context
-        seen_BT, contexts = valid_BT, 1
-        places = list[tuple[np.ndarray, np.ndarray]]()
+        seen_BT, counts = valid_BT, np.zeros(0, np.int64)
         for _ in range(order):
             key_BT = context_BT * vocab + tokens_BT
             keys, counts = np.unique(key_BT[seen_BT], return_counts=True)
-            places.append((keys, counts))
-            self.orders.append(_order(keys, counts, vocab, contexts))
+            self.keys.append(keys)
             # The context of the next order is the n-gram that ends one token before.
-            index_BT = np.searchsorted(keys, key_BT)
-            context_BT = np.pad(index_BT[:, :-1], ((0, 0), (1, 0)))
-            seen_BT = valid_BT & np.pad(seen_BT[:, :-1], ((0, 0), (1, 0)))
-            contexts = len(keys)
-        self._continue(places)
-
-    def _continue(self, places: list[tuple[np.ndarray, np.ndarray]]) -> None:
-        """Counts, below the highest order, how many different tokens precede an n-gram."""
-        contexts = 1
-        for n in range(len(places) - 1):
-            longer = places[n + 1][0]
-            shorter = self._without_first(longer, n + 1)
-            counts = np.bincount(shorter, minlength=len(places[n][0]))
-            self.orders[n] = _order(places[n][0], counts, self.vocab, contexts)
-            contexts = len(places[n][0])
+            context_BT = _shifted(np.searchsorted(keys, key_BT))
+            seen_BT = valid_BT & _shifted(seen_BT)
+        for n, keys in enumerate(self.keys):
+            contexts = len(self.keys[n - 1]) if n else 1
+            times = counts
+            if n + 1 < order:  # count how many different tokens precede an n-gram
+                preceded = self._without_first(self.keys[n + 1], n + 1)
+                times = np.bincount(preceded, minlength=len(keys))
+            self.orders.append(_order(keys, times, vocab, contexts))
 
     def _without_first(self, keys: np.ndarray, n: int) -> np.ndarray:
         """Returns the numbers, in order n, of n-grams of order n + 1 without their first token."""
         context, last = np.divmod(keys, self.vocab)
-        if n == 1:
-            return np.searchsorted(self.orders[0].keys, last)
-        shorter = self._without_first(self.orders[n - 1].keys, n - 1)[context]
-        return np.searchsorted(self.orders[n - 1].keys, shorter * self.vocab + last)
+        if n > 1:
+            last += self._without_first(self.keys[n - 1], n - 1)[context] * self.vocab
+        return np.searchsorted(self.keys[n - 1], last)
 
     def probabilities(self, tokens_BT: np.ndarray, valid_BT: np.ndarray) -> np.ndarray:
         """Returns the probability of each token, given those before it in its row."""
         p_BT = np.full(tokens_BT.shape, 1 / self.vocab)
-        context_BT, knkept_BT = np.zeros(tokens_BT.shape, np.int64), valid_BT
+        context_BT, known_BT = np.zeros(tokens_BT.shape, np.int64), valid_BT
         for order in self.orders:
             key_BT = context_BT * self.vocab + tokens_BT
             index_BT = np.minimum(np.searchsorted(order.keys, key_BT), len(order.keys) - 1)
-            found_BT = knkept_BT & (order.keys[index_BT] == key_BT)
+            found_BT = known_BT & (order.keys[index_BT] == key_BT)
             total_BT = order.total[context_BT]
-            used_BT = knkept_BT & (total_BT > 0)
+            used_BT = known_BT & (total_BT > 0)
             count_BT = np.where(found_BT, order.counts[index_BT], 0)
             kept_BT = np.maximum(count_BT - order.discount, 0)
             rest_BT = order.discount * order.kinds[context_BT]
             mixed_BT = (kept_BT + rest_BT * p_BT) / np.maximum(total_BT, 1)
             p_BT = np.where(used_BT, mixed_BT, p_BT)
-            context_BT = np.pad(np.where(found_BT, index_BT, 0)[:, :-1], ((0, 0), (1, 0)))
-            knkept_BT = valid_BT & np.pad(found_BT[:, :-1], ((0, 0), (1, 0)))
+            context_BT = _shifted(np.where(found_BT, index_BT, 0))
+            known_BT = valid_BT & _shifted(found_BT)
         return p_BT
+
+
+def _shifted(x_BT: np.ndarray) -> np.ndarray:
+    return np.pad(x_BT[:, :-1], ((0, 0), (1, 0)))
 
 
 def _order(keys: np.ndarray, counts: np.ndarray, vocab: int, contexts: int) -> _Order:

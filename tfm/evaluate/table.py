@@ -8,13 +8,13 @@ subclasses of `Evaluator`, or functions with options that return one.
 from collections.abc import Callable
 
 from tfm.evaluate.alignment import Alignment
-from tfm.evaluate.baselines import Baselines, Floors
+from tfm.evaluate.baselines import Baselines
 from tfm.evaluate.entities import Entities
 from tfm.evaluate.evaluator import Evaluator
 from tfm.evaluate.generation import Generation
 from tfm.evaluate.internals import Internals
 from tfm.evaluate.leaks import Leaks
-from tfm.evaluate.loss import Loss
+from tfm.evaluate.loss import Floors, Loss
 from tfm.evaluate.word_vectors import WordVectors
 
 EVALUATORS: dict[str, Callable[..., Evaluator]] = {

@@ -5,23 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Dataset
 from tfm.data.files import find
 from tfm.data.reader import Reader
-from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
+from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.metric import HIGH, LOW, Metric
 from tfm.objectives.base import Objective
 from tfm.objectives.scores import correlations
 
 BLOCK = 1000  # rows of a product that are held at a time
-IDENTITY = (
-    Metric("distance", LOW, most=1.0),
-    Metric("least", LOW, most=1.0),
-    Metric("own_word", HIGH, most=1.0),
-    Metric("pseudo_inverse", HIGH, -1.0, 1.0),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,10 +24,13 @@ class WordVectors(Evaluator):
     """Measures how close the product of both matrices is to the identity, and `files` of word pairs
     or analogies; each file is a slice."""
 
+    computes = (
+        Metric("distance", LOW, most=1.0),
+        Metric("least", LOW, most=1.0),
+        Metric("own_word", HIGH, most=1.0),
+        Metric("pseudo_inverse", HIGH, -1.0, 1.0),
+    )
     files: tuple = ()
-
-    def declares(self, spec: Any, objective: Objective, dataset: Dataset | None) -> Declared:
-        return IDENTITY
 
     def refuses(self, spec: Any, objective: Objective, dataset: Dataset) -> str | None:
         return None if spec.word_vectors else "measures the vectors of Word2Vec models only"
@@ -74,8 +72,7 @@ def similarity(
 
     Pairs with an unknown word are left out, and counted.
     """
-    pairs, ratings = [], []
-    count = 0
+    pairs, ratings, count = [], [], 0
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -85,9 +82,8 @@ def similarity(
         except (IndexError, ValueError):
             if count == 0:  # a header
                 continue
-            raise UserError(
-                f"{name}, line {number}: not two words and a number: {line!r}"
-            ) from None
+            where = f"{name}, line {number}"
+            raise UserError(f"{where}: not two words and a number: {line!r}") from None
         count += 1
         first, second = (ids.get(word.strip().lower()) for word in parts[:2])
         if first is not None and second is not None:
@@ -117,9 +113,7 @@ def analogies(
             questions.append(question)
     if not questions:
         raise UserError(f"of {count} analogies none has only known words")
-    unit_VD = _unit(vectors_VD)
-    right = 0
-    question_N4 = np.array(questions)
+    unit_VD, question_N4, right = _unit(vectors_VD), np.array(questions), 0
     for begin in range(0, len(question_N4), BLOCK):
         a_N, b_N, c_N, d_N = question_N4[begin : begin + BLOCK].T
         score_NV = (unit_VD[b_N] - unit_VD[a_N] + unit_VD[c_N]) @ unit_VD.T
@@ -130,38 +124,20 @@ def analogies(
     return {"accuracy": right / asked, "asked": asked, "unknown": count - asked}
 
 
-def nearest(
-    vectors_VD: np.ndarray, ids: Sequence[int], signs: Sequence[float], top: int
-) -> list[tuple[int, float]]:
-    """Returns the words nearest to a signed sum of unit vectors, with their cosines, best first.
-
-    The words of the sum are left out.
-    """
-    unit_VD = _unit(vectors_VD)
-    asked_D = np.sum([sign * unit_VD[id_] for id_, sign in zip(ids, signs, strict=True)], 0)
-    cosine_V = unit_VD @ (asked_D / max(float(np.linalg.norm(asked_D)), 1e-12))
-    cosine_V[list(ids)] = -np.inf
-    order = np.argsort(-cosine_V, kind="stable")[: min(top, len(cosine_V) - len(set(ids)))]
-    return [(int(id_), float(cosine_V[id_])) for id_ in order]
-
-
 def vectors_of(loaded: Any) -> np.ndarray:
     """Returns the vectors of a model's tokens (VD)."""
-    for path in (
-        ("input",),
-        ("embed", "token", "embedding"),
-        ("source_embed", "token", "embedding"),
-    ):
-        table: Any = loaded.params
-        for key in path:
-            table = table.get(key) if isinstance(table, dict) else None
-        if table is not None:
-            return np.asarray(table, np.float32)
+    tables = flatten_dict(loaded.params, sep="/")
+    for path in ("input", "embed/token/embedding", "source_embed/token/embedding"):
+        if path in tables:
+            return np.asarray(tables[path], np.float32)
     raise UserError(f"{loaded.folder}: its model has no vectors of tokens")
 
 
 def neighbors(loaded: Any, words: Sequence[str], top: int = 10) -> list[dict[str, Any]]:
-    """Returns the words nearest to one word, or to b − a + c of three, with their cosines."""
+    """Returns the words nearest to one word, or to b − a + c of three, with their cosines.
+
+    Words are unit vectors; those that were given are left out.
+    """
     reader, vectors_VD = loaded.reader, vectors_of(loaded)
     count = min(reader.vocab, len(vectors_VD))
     spelled = [name.strip() for name in reader.names(range(count))]
@@ -172,14 +148,15 @@ def neighbors(loaded: Any, words: Sequence[str], top: int = 10) -> list[dict[str
     asked = [ids.get(word, ids.get(word.lower(), -1)) for word in words]
     if -1 in asked:
         word = words[asked.index(-1)]
-        hint = suggest(word, ids)
-        near = hint if "did you mean" in hint else ""
+        near = suggest(word, ids).partition("; known")[0]
         raise UserError(f"the run has no vector for {word!r}{near}")
     signs = [1.0] if len(asked) == 1 else [-1.0, 1.0, 1.0]
-    return [
-        {"word": spelled[id_], "id": id_, "cosine": cosine}
-        for id_, cosine in nearest(vectors_VD[:count], asked, signs, top)
-    ]
+    unit_VD = _unit(vectors_VD[:count])
+    sum_D = np.sum([sign * unit_VD[id_] for id_, sign in zip(asked, signs, strict=True)], 0)
+    cosine_V = unit_VD @ (sum_D / max(float(np.linalg.norm(sum_D)), 1e-12))
+    cosine_V[asked] = -np.inf
+    order = np.argsort(-cosine_V, kind="stable")[: min(top, count - len(set(asked)))].tolist()
+    return [{"word": spelled[x], "id": x, "cosine": float(cosine_V[x])} for x in order]
 
 
 def near_identity(input_VD: np.ndarray, output_VD: np.ndarray) -> dict[str, float]:

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import FIRST, FORMS, Dataset, Examples
 from tfm.data.reader import Prompt, Reader
-from tfm.metric import HIGH, LOW, Metric
+from tfm.metric import HIGH, LOW, NEITHER, Metric
 from tfm.ops.fast import argmax_last, log_loss
 
 Losses = dict[str, Array]  # sums for each example
@@ -292,8 +292,12 @@ def chunked_loss(
 
 
 def check_declared(values: Iterable[str], declared: Iterable[Metric], who: str) -> None:
-    """Raises if a metric was computed that is not declared."""
-    names = {metric.name for metric in declared}
+    """Raises if a metric was computed that is not declared, or one has no known direction."""
+    names = {metric.name: metric.better for metric in declared}
+    for name, better in names.items():
+        if better not in (HIGH, LOW, NEITHER):
+            right = f"{HIGH!r}, {LOW!r} or {NEITHER!r}"
+            raise UserError(f"{who}: Metric({name!r}): better={better!r} must be {right}")
     for name in values:
         if name not in names:
             raise UserError(

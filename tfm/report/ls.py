@@ -92,17 +92,17 @@ def _read(path: pathlib.Path, name: str) -> Listed:
         return Listed(**known, status=summary["status"], headlines=headlines)
     lines = folder.read_log()
     valid = [x for x in folder.read_log("valid") if x.get("loss") is not None]
-    best = min(valid, key=lambda line: line["loss"]) if valid else None
+    best = dict(min(valid, key=lambda line: line["loss"])) if valid else None
     if best is not None:
-        best = {key: value for key, value in best.items() if key != "split"}
-    step = lines[-1]["step"] if lines else 0
+        del best["split"]
+    far = {**known, "best": best, "step": lines[-1]["step"] if lines else 0}
     if _locked(path):
-        return Listed(**known, status="running", best=best, step=step)
+        return Listed(**far, status="running")
     if failure is not None:
-        return Listed(**known, status="failed", reason=failure["error"], best=best, step=step)
+        return Listed(**far, status="failed", reason=failure["error"])
     if known["dataset"] == "none":
         return Listed(**known, status="imported")
-    return Listed(**known, status="unfinished", best=best, step=step)
+    return Listed(**far, status="unfinished")
 
 
 def _when(path: pathlib.Path) -> str | None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 import statistics
@@ -101,7 +102,7 @@ class Results:
         runs: dict[tuple[str, str], list[Run]] = {}
         for run in self.runs:
             runs.setdefault((run.task, run.variant), []).append(run)
-        cells = [(task, variant) for task in self.tasks for variant in self.variants]
+        cells = itertools.product(self.tasks, self.variants)
         return {cell: _cell(runs[cell], self.key, self.metric) for cell in cells if cell in runs}
 
     def cell(self, variant: str, task: str) -> Cell | None:
@@ -131,10 +132,9 @@ class Results:
     def floors(self) -> dict[str, dict[str, float]]:
         """Accuracies that need no solution of a task, by name and task."""
         floors: dict[str, dict[str, float]] = {}
-        if self.key == "valid:loss.accuracy":
-            for run in self.runs:
-                for name, value in run.floors.items():
-                    floors.setdefault(name, {})[run.task] = value
+        for run in self.runs if self.key == "valid:loss.accuracy" else ():
+            for name, value in run.floors.items():
+                floors.setdefault(name, {})[run.task] = value
         return floors
 
 
@@ -150,15 +150,10 @@ def read(workdir: str, settings: Mapping[str, Any] | None = None) -> Results:
             f"{workdir}/sweep.json was written by an earlier version. `tfm sweep STUDY "
             f"--workdir={workdir}` writes it again; finished runs are kept"
         )
-    return Results(
-        study=sweep["study"],
-        question=sweep["question"],
-        metric=Metric.from_tree(sweep["declaration"]),
-        label=sweep["metric"],
-        key=sweep["key"],
-        runs=[_run(pathlib.Path(workdir) / run["id"], run, settings) for run in sweep["runs"]],
-        baseline=sweep.get("baseline"),
-    )
+    runs = [_run(pathlib.Path(workdir) / run["id"], run, settings) for run in sweep["runs"]]
+    metric, names = Metric.from_tree(sweep["declaration"]), ("study", "question", "metric", "key")
+    study, question, label, key = (sweep[name] for name in names)
+    return Results(study, question, metric, label, key, runs, sweep.get("baseline"))
 
 
 def values(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -185,10 +180,9 @@ def _run(path: pathlib.Path, known: Mapping[str, Any], settings: Mapping[str, An
         summary, failure = folder.summary(known["id"]), folder.read("failure.json")
     except Damaged as e:
         return Run(**known, status="damaged", error=str(e))
-    if summary is None and failure is not None:
-        return Run(**known, status="failed", error=failure["error"])
     if summary is None:
-        return Run(**known, status="unfinished")
+        failed = {"status": "failed", "error": failure["error"]} if failure is not None else {}
+        return Run(**known, **({"status": "unfinished"} | failed))
     profiles, limits = folder.read("profile.json"), summary.get("limits", {})
     config = folder.read("config.json") or {"train": {}}
     return Run(
@@ -218,12 +212,11 @@ def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
 
     The first line is left out: it includes compilation.
     """
-    ends = [0, *(line["step"] for line in lines)]
     per_step = [
-        line["seconds"] / (end - start)
-        for line, start, end in zip(lines, ends[:-1], ends[1:], strict=True)
+        line["seconds"] / (line["step"] - before["step"])
+        for before, line in itertools.pairwise(lines)
     ]
-    return statistics.median(per_step[1:]) * steps if len(per_step) > 1 else None
+    return statistics.median(per_step) * steps if per_step else None
 
 
 def _cell(runs: Sequence[Run], key: str, metric: Metric) -> Cell:
@@ -236,15 +229,11 @@ def _cell(runs: Sequence[Run], key: str, metric: Metric) -> Cell:
     ended = [run for run in runs if run.parameters is not None]
     solved = [run.solved for run in done if run.solved is not None]
     return Cell(
-        mean=mean.mean,
-        low=mean.low,
-        high=mean.high,
+        **dataclasses.asdict(mean),
         runs=len(finite),
         solved=sum(solved) if solved else None,
         diverged=diverged,
-        failed=status["failed"],
-        unfinished=status["unfinished"],
-        damaged=status["damaged"],
+        **{name: status[name] for name in ("failed", "unfinished", "damaged")},
         stale=sum(run.stale for run in runs),
         leaks=sum(run.leaks for run in runs),
         profiles=len({profile for run in runs for profile in run.profiles}),
@@ -280,21 +269,17 @@ def tables(results: Results) -> Iterator[Table]:
     name, split = name.removeprefix("loss."), {"valid": "validation data"}.get(split, split)
     unit = f" ({results.metric.unit})" if results.metric.unit else ""
     title = f"Mean {name}{unit} on {split}, with 95 % intervals over seeds."
-    rows = [
-        [variant, *(text(results.cell(variant, task)) for task in tasks)]
-        for variant in results.variants
-    ]
+    rows = [[x, *(text(results.cell(x, task)) for task in tasks)] for x in results.variants]
     for name, values in results.floors.items():
         rows.append([f"floor: {name}", *(f"{values[t]:.3f}" if t in values else "" for t in tasks)])
     yield title, ["variant", *(f">{task}" for task in tasks)], rows
     if results.comparisons:
         head = ["variant", "task", ">difference", ">pairs", ">p", ">p (Holm)", "verdict"]
-        yield (
+        title = (
             f"Difference in {results.label} to {results.baseline}, paired by seed: Student's 95 % "
-            "interval, and p corrected by Holm for all comparisons of the study.",
-            head,
-            [_comparison(*names, x) for names, x in results.comparisons.items()],
+            "interval, and p corrected by Holm for all comparisons of the study."
         )
+        yield title, head, [_comparison(*names, x) for names, x in results.comparisons.items()]
     head = ["task", "variant", ">parameters", ">training FLOPs", ">seconds", ">runs", ">solved"]
     yield "Cost.", head, [[*names, *cost(cell)] for names, cell in results.cells.items()]
 
@@ -308,17 +293,15 @@ NOTE = (
 
 
 def _comparison(task: str, variant: str, comparison: Comparison) -> list[str]:
-    spread = ""
+    difference = _number(comparison.difference, "+.4f")
     if comparison.low is not None and comparison.high is not None:
-        spread = f" ± {(comparison.high - comparison.low) / 2:.4f}"
-    return [
-        variant,
-        task,
-        "—" if comparison.difference is None else f"{comparison.difference:+.4f}{spread}",
-        str(comparison.pairs),
-        *("—" if p is None else f"{p:.2g}" for p in (comparison.p, comparison.p_holm)),
-        comparison.verdict,
-    ]
+        difference += f" ± {(comparison.high - comparison.low) / 2:.4f}"
+    p, p_holm = (_number(x, ".2g") for x in (comparison.p, comparison.p_holm))
+    return [variant, task, difference, str(comparison.pairs), p, p_holm, comparison.verdict]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "—" if value is None else format(value, form)
 
 
 def text(cell: Cell | None) -> str:
@@ -333,15 +316,11 @@ def text(cell: Cell | None) -> str:
     return out + (f" ({cell.profiles} profiles)" if cell.profiles > 1 else "")
 
 
-def cost(cell: Cell) -> tuple[str, str, str, str, str]:
+def cost(cell: Cell) -> list[str]:
     """Formats parameters, FLOPs, seconds, the number of runs, and how many solved the task."""
-    return (
-        "—" if cell.parameters is None else f"{cell.parameters:,}",
-        "—" if cell.flops is None else f"{cell.flops:.3g}",
-        "—" if cell.seconds is None else f"{cell.seconds:.1f}",
-        str(cell.runs),
-        "—" if cell.solved is None else f"{cell.solved} of {cell.runs}",
-    )
+    solved = "—" if cell.solved is None else f"{cell.solved} of {cell.runs}"
+    numbers = (cell.parameters, ","), (cell.flops, ".3g"), (cell.seconds, ".1f")
+    return [*(_number(*number) for number in numbers), str(cell.runs), solved]
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -349,20 +328,15 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def table_csv(results: Results) -> str:
-    """Formats a line for each variant and task."""
-    rows = [{"metric": results.label, **row} for row in _rows(results)]
-    return _csv(list(dict.fromkeys(name for row in rows for name in row)), rows)
-
-
-def _rows(results: Results) -> list[dict[str, Any]]:
-    """Returns the cells, each with its comparison."""
+    """Formats a line for each variant and task, with its comparison."""
     rows = []
     for (task, variant), cell in results.cells.items():
         comparison = results.comparisons.get((task, variant))
         fields = {} if comparison is None else dataclasses.asdict(comparison)
         versus = {f"{name} to {results.baseline}": x for name, x in fields.items()}
-        rows.append({"variant": variant, "task": task, **dataclasses.asdict(cell), **versus})
-    return rows
+        names = {"metric": results.label, "variant": variant, "task": task}
+        rows.append({**names, **dataclasses.asdict(cell), **versus})
+    return _csv(rows)
 
 
 def runs_csv(results: Results) -> str:
@@ -374,8 +348,7 @@ def runs_csv(results: Results) -> str:
     for run in results.runs:
         metrics = {_column(key): x for key, x in run.metrics.items() if key[:6] != "tests:"}
         rows.append({name: getattr(run, name) for name in fields} | {**run.point} | metrics)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return _csv(list(dict.fromkeys([*fields, *keys, *names])), rows)
+    return _csv(rows, [*fields, *keys])
 
 
 def _column(key: str) -> str:
@@ -385,9 +358,10 @@ def _column(key: str) -> str:
     return name if split == "valid" else f"{name} on {split}"
 
 
-def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
+def _csv(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> str:
+    """Formats rows; columns come in the order in which they appear, after the `first`."""
+    out, names = io.StringIO(), itertools.chain(first, *rows)
+    writer = csv.DictWriter(out, list(dict.fromkeys(names)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
@@ -395,6 +369,7 @@ def _csv(fields: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 def to_json(results: Results) -> dict[str, Any]:
     """Returns the results as a tree for JSON."""
+    versus = {at: dataclasses.asdict(comparison) for at, comparison in results.comparisons.items()}
     return {
         "study": results.study,
         "question": results.question,
@@ -406,9 +381,7 @@ def to_json(results: Results) -> dict[str, Any]:
                 "variant": variant,
                 "task": task,
                 **dataclasses.asdict(cell),
-                "comparison": dataclasses.asdict(results.comparisons[task, variant])
-                if (task, variant) in results.comparisons
-                else None,
+                "comparison": versus.get((task, variant)),
             }
             for (task, variant), cell in results.cells.items()
         ],

@@ -80,15 +80,8 @@ def compare(
             verdict = "no difference shown"
         else:
             verdict = _verdict(mean.mean, metric)
-        out[name] = Comparison(
-            mean.mean,
-            mean.low,
-            mean.high,
-            len(differences),
-            tested.get(name),
-            corrected.get(name),
-            verdict,
-        )
+        p = tested.get(name), corrected.get(name)
+        out[name] = Comparison(mean.mean, mean.low, mean.high, len(differences), *p, verdict)
     return out
 
 

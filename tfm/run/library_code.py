@@ -22,8 +22,9 @@ START = ("tfm.train.loop", "train")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 SETTINGS = "jax_settings"
 Symbol = tuple[str, str]  # a module and one of its top-level names; ("tfm.x", "") is the module
-NO_EFFECT = (  # on numbers
-    *("tfm.train.board", "tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance"),
+NO_EFFECT = (  # on numbers: modules, and one class
+    *("tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance"),
+    ("tfm.train.loop", "Board"),
 )
 SYMBOLS = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
 
@@ -80,7 +81,7 @@ def reached(
     while todo:
         symbol = todo.pop()
         module = _module(symbol[0])
-        if symbol in texts or symbol[0] in NO_EFFECT:
+        if symbol in texts or symbol in NO_EFFECT or symbol[0] in NO_EFFECT:
             continue
         if symbol[1] in module.imports:  # a name that a module passes on
             todo.append(module.imports[symbol[1]])

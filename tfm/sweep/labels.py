@@ -1,7 +1,8 @@
 """Names the points of a study in its table: variants in rows, tasks in columns."""
 
+import collections
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tfm.config.names import UserError, suggest
 from tfm.sweep.space import Point
@@ -34,32 +35,22 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
         parts = key.split(".")
         return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
 
-    others = {
-        key: {end for other in keys if other != key for end in endings(other)} for key in keys
-    }
-    names = {
-        key: next((end for end in endings(key) if end not in others[key]), key) for key in keys
-    }
+    count = collections.Counter(end for key in set(keys) for end in endings(key))
+    names = {key: next((end for end in endings(key) if count[end] == 1), key) for key in keys}
     return names | {key: "" for key in keys if key == "config"}
 
 
 def config_names(configs: Iterable[str]) -> dict[str, str]:
     """Returns, for each config, its argument, file:argument or path: the shortest unique one."""
-    known = set(configs)
-    forms: list[Callable[[str], str]] = [_argument, lambda where: where.rpartition("/")[2], str]
+    forms = {}
+    for where in configs:
+        file, _, argument = where.partition(":")
+        forms[where] = (argument or pathlib.Path(file).stem, where.rpartition("/")[2], where)
+    count = [collections.Counter(names) for names in zip(*forms.values(), strict=True)]
     return {
-        where: next(
-            form(where)
-            for form in forms
-            if form(where) not in {form(other) for other in known - {where}}
-        )
-        for where in known
+        where: next(name for name, times in zip(names, count, strict=True) if times[name] == 1)
+        for where, names in forms.items()
     }
-
-
-def _argument(where: str) -> str:
-    file, _, argument = where.partition(":")
-    return argument or pathlib.Path(file).stem
 
 
 def label(point: Point, keys: Mapping[str, str], configs: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ and only one worker in the folder of a run.
 
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import pathlib
 import signal
@@ -57,12 +58,7 @@ class Watcher(Protocol):
 
 
 def launch(
-    study: Study,
-    jobs: Sequence[Job],
-    folder: Folder,
-    watcher: Watcher,
-    workers: int,
-    retries: int = 2,
+    study: Study, jobs: Sequence[Job], folder: Folder, watcher: Watcher, workers: int, retries: int
 ) -> list[Progress]:
     """Runs the jobs that are not done; returns all in order. The caller locks the folder."""
     folder.write("sweep.json", describe(study, jobs))
@@ -84,32 +80,20 @@ def describe(study: Study, jobs: Sequence[Job]) -> dict[str, Any]:
         "key": jobs[0].key,
         "declaration": dataclasses.asdict(jobs[0].metric),
         "baseline": study.baseline,
-        "runs": [
-            {
-                "id": job.id,
-                "variant": job.variant,
-                "task": job.task,
-                "seed": job.run.seed,
-                "point": job.point,
-            }
-            for job in jobs
-        ],
+        "runs": [job.tree for job in jobs],
     }
 
 
 def _before(job: Job, folder: pathlib.Path) -> Progress:
     """Returns a job as done, waiting, or damaged, in which case its folder is left alone."""
-    progress = Progress(job)
+    path = folder / job.id
     try:
-        progress.summary = Folder(folder / job.id).summary(job.id)
+        summary = Folder(path).summary(job.id)
     except Damaged as e:
-        progress.state = "damaged"
-        progress.error = f"{e}; delete the folder {folder / job.id} to run it again"
-        return progress
-    (folder / job.id / "failure.json").unlink(missing_ok=True)  # it is tried again
-    progress.kept = progress.summary is not None
-    progress.state = "done" if progress.kept else "waiting"
-    return progress
+        return Progress(job, "damaged", error=f"{e}; delete the folder {path} to run it again")
+    (path / "failure.json").unlink(missing_ok=True)  # it is tried again
+    kept = summary is not None
+    return Progress(job, "done" if kept else "waiting", summary=summary, kept=kept)
 
 
 class _Pool:
@@ -121,9 +105,9 @@ class _Pool:
         self.workers: list[_Worker | None] = [None] * size
         self.failed_starts = 0  # workers in a row that died before they were ready
         self.cores = cores()
+        (folder / "workers").mkdir(exist_ok=True)
 
     def __enter__(self) -> "_Pool":
-        (self.folder / "workers").mkdir(exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -272,14 +256,10 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
 
 def _next(queue: Sequence[Progress], compiled: Any, pool: _Pool) -> Progress:
     """Prefers a job that this worker has compiled, then one that no other worker has."""
-    for job in queue:
-        if job.job.compiles == compiled:
-            return job
     others = [w.compiled for w in pool.workers if w is not None and w.progress is not None]
-    for job in queue:
-        if job.job.compiles not in others:
-            return job
-    return queue[0]
+    here = (job for job in queue if job.job.compiles == compiled)
+    nowhere = (job for job in queue if job.job.compiles not in others)
+    return next(itertools.chain(here, nowhere, queue))
 
 
 def _death(code: int | None) -> str:

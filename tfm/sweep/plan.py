@@ -50,6 +50,12 @@ class Job:
         return self.planned.id
 
     @property
+    def tree(self) -> dict[str, Any]:
+        """Returns what a report needs to know about the run besides its folder."""
+        names = {"id": self.id, "variant": self.variant, "task": self.task}
+        return {**names, "seed": self.run.seed, "point": self.point}
+
+    @property
     def name(self) -> str:
         return f"{self.variant} · {self.task} · seed {self.run.seed}"
 
@@ -67,9 +73,9 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
     swept = {key for point in points for key in point}
     for text in overrides:
         key = text.removeprefix("--config.").partition("=")[0]
-        meets = [other for other in swept if within(key, other) or within(other, key)]
-        if meets:
-            raise UserError(f"{text}: {meets[0]!r} is swept by {study.path}")
+        for other in swept:
+            if within(key, other) or within(other, key):
+                raise UserError(f"{text}: {other!r} is swept by {study.path}")
     variant, task = label_keys(study, points)
     bases: dict[str, _Base] = {}
     jobs: list[Job] = []
@@ -91,16 +97,13 @@ def expand(study: Study, overrides: Sequence[str] = ()) -> list[Job]:
         jobs[i] = dataclasses.replace(job, variant=row, task=column)
     jobs = list({job.id: job for job in reversed(jobs)}.values())[::-1]  # the first of equal runs
     _check_cells(study, jobs)
-    keys = dict.fromkeys(job.key for job in jobs)
-    if len(keys) > 1:
-        raise UserError(
-            f"{study.path}: METRIC={study.metric!r} is {' or '.join(keys)}; write which"
-        )
-    if study.baseline is not None:
-        rows = dict.fromkeys(job.variant for job in jobs)
-        if study.baseline not in rows:
-            near = suggest(study.baseline, rows)
-            raise UserError(f"{study.path}: BASELINE names no row, {study.baseline!r}{near}")
+    keys = " or ".join(dict.fromkeys(job.key for job in jobs))
+    if keys != jobs[0].key:
+        raise UserError(f"{study.path}: METRIC={study.metric!r} is {keys}; write which")
+    rows = dict.fromkeys(job.variant for job in jobs)
+    if study.baseline is not None and study.baseline not in rows:
+        near = suggest(study.baseline, rows)
+        raise UserError(f"{study.path}: BASELINE names no row, {study.baseline!r}{near}")
     return jobs
 
 
@@ -117,9 +120,8 @@ def _points(study: Study) -> list[Point]:
         raise UserError(f"{study.path}: sweep() yields nothing")
     for point in points:
         if not isinstance(point, Mapping) or not all(isinstance(key, str) for key in point):
-            raise UserError(
-                f"{study.path}: sweep() must yield dicts of dotted keys and values, not {point!r}"
-            )
+            hint = "sweep() must yield dicts of dotted keys and values"
+            raise UserError(f"{study.path}: {hint}, not {point!r}")
         for key, other in itertools.pairwise(sorted(point)):
             if within(other, key):
                 raise UserError(f"{study.path}: {_short(point)} sets {key!r} and {other!r}")
@@ -152,10 +154,8 @@ class _Base:
         changes = {key: value for key, value in point.items() if key != "config"}
         run = self._run(replaced(RunSpec, self.tree, changes))
         data = run.data
-        key = (
-            *(run.model, run.objective, run.evaluate, data.dataset, data.tests, data.reading),
-            *(data.examples, data.valid_examples),
-        )
+        key: Any = run.model, run.objective, run.evaluate, data.dataset, data.tests, data.reading
+        key = *key, data.examples, data.valid_examples
         if key not in self.opened:
             self.opened[key] = self._open(run)
         model, fingerprints, files, metric_key, metric = self.opened[key]
@@ -175,13 +175,12 @@ class _Base:
             run = to_spec(RunSpec, tree)
             self.checked.add(rest)
             return run
-        return RunSpec(**values, **{name: self._group(name, tree[name]) for name in groups})
-
-    def _group(self, name: str, tree: Tree) -> Any:
-        key = name, repr(tree)
-        if key not in self.groups:
-            self.groups[key] = to_spec(GROUPS[name], tree, f"{name}.")
-        return self.groups[key]
+        for name in groups:
+            key = name, repr(tree[name])
+            if key not in self.groups:
+                self.groups[key] = to_spec(GROUPS[name], tree[name], f"{name}.")
+            values[name] = self.groups[key]
+        return RunSpec(**values)
 
     def _open(self, run: RunSpec) -> _Opened:
         """Opens the data; raises if an entry comes from neither the study nor its config."""

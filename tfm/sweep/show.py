@@ -1,5 +1,6 @@
 """Shows the progress of a sweep: a live table on a terminal, elsewhere a line now and then."""
 
+import collections
 import time
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from tfm.terminal import plain
 
 EVERY = 30.0  # seconds between lines where there is no terminal
 LIVE = 0.25  # seconds between updates of the table
+STATES = ("done", "running", "failed", "damaged", "waiting")
 
 
 class Display:
@@ -53,19 +55,14 @@ class Display:
             self.live.update(self._table(jobs), refresh=True)
 
     def _line(self, jobs: Sequence[Progress]) -> str:
-        count = {
-            state: sum(job.state == state for job in jobs)
-            for state in ("done", "running", "failed", "damaged", "waiting")
-        }
-        text = ", ".join(f"{number} {state}" for state, number in count.items() if number)
-        return f"{text}; {self._left(jobs)}"
-
-    def _left(self, jobs: Sequence[Progress]) -> str:
+        count = collections.Counter(job.state for job in jobs)
+        text = ", ".join(f"{count[state]} {state}" for state in STATES if count[state])
         share = sum(job.share for job in jobs)
         gained = share - (self.first or 0.0)
         if gained <= 0:
-            return "time left unknown"
-        return f"{duration((time.monotonic() - self.start) * (len(jobs) - share) / gained)} left"
+            return f"{text}; time left unknown"
+        seconds = (time.monotonic() - self.start) * (len(jobs) - share) / gained
+        return f"{text}; {duration(seconds)} left"
 
     def _table(self, jobs: Sequence[Progress]) -> Group:
         bar = ProgressBar(total=len(jobs), completed=sum(job.share for job in jobs), width=60)

@@ -114,12 +114,8 @@ def _space(part: Part, where: str) -> Space:
         for key, values in part.items():
             if isinstance(values, str) or not isinstance(values, Iterable):
                 raise UserError(f"{where}: {key!r} has {values!r}; write a list of values")
-        axes = {key: list(values) for key, values in part.items()}
-        return Space(
-            lambda _: (
-                dict(zip(axes, row, strict=True)) for row in itertools.product(*axes.values())
-            )
-        )
+        rows = list(itertools.product(*part.values()))
+        return Space(lambda _: (dict(zip(part, row, strict=True)) for row in rows))
     if isinstance(part, str) or not isinstance(part, Iterable):
         raise UserError(f"{where}: {part!r} is no space; write {{'a.key': [values]}}")
     points = list(part)

@@ -18,7 +18,12 @@ from tfm.config import files as configs
 from tfm.config.names import UserError, suggest
 from tfm.config.registries import TABLES
 
-KNOWN = ("BASE", "VARIANT", "TASK", "METRIC", "BASELINE", *TABLES)
+TEXTS = {
+    "BASE": "the path of a config",
+    "METRIC": "the name of a metric, as 'accuracy' or 'test:bleu'",
+    "BASELINE": "the name of a row",
+}
+KNOWN = (*TEXTS, "VARIANT", "TASK", *TABLES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,28 +61,14 @@ def load(where: str) -> Study:
         near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.8) if name.isupper() else []
         if near and name not in KNOWN and not hasattr(module, near[0]):
             raise UserError(f"{path}: {name} is not read; did you mean {near[0]!r}?")
-    base, metric = getattr(module, "BASE", None), getattr(module, "METRIC", "loss")
-    if base is not None and not isinstance(base, str):
-        raise UserError(f"{path}: BASE must be the path of a config, not {base!r}")
-    if not isinstance(metric, str):
-        raise UserError(
-            f"{path}: METRIC must be the name of a metric, as 'accuracy' or 'test:bleu', not "
-            f"{metric!r}"
-        )
-    baseline = getattr(module, "BASELINE", None)
-    if baseline is not None and not isinstance(baseline, str):
-        raise UserError(f"{path}: BASELINE must be the name of a row, not {baseline!r}")
-    keys = {name: _keys(path, name, getattr(module, name, None)) for name in ("VARIANT", "TASK")}
-    return Study(
-        path=path.resolve(),
-        question=question,
-        base=base,
-        variant=keys["VARIANT"],
-        task=keys["TASK"],
-        metric=metric,
-        baseline=baseline,
-        sweep=module.sweep,
-    )
+    fields: dict[str, Any] = {"metric": "loss"}
+    for name, kind in TEXTS.items():
+        value = fields[name.lower()] = getattr(module, name, fields.get(name.lower()))
+        if not isinstance(value, str) and (value is not None or name == "METRIC"):
+            raise UserError(f"{path}: {name} must be {kind}, not {value!r}")
+    for name in ("VARIANT", "TASK"):
+        fields[name.lower()] = _keys(path, name, getattr(module, name, None))
+    return Study(path=path.resolve(), question=question, sweep=module.sweep, **fields)
 
 
 def _keys(path: pathlib.Path, name: str, value: Any) -> tuple[str, ...] | None:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from tfm.config.names import UserError
 from tfm.report import results
 from tfm.run.folder import Damaged, Folder
 from tfm.run.library_code import is_stale
-from tfm.runtime import cores, settings
+from tfm.runtime import cores, machine_memory, settings
 from tfm.sweep import cost
 from tfm.sweep.launch import Progress, launch, measure_speed
 from tfm.sweep.plan import Job
@@ -23,12 +22,8 @@ WORKER_BYTES = 1_000_000_000  # of a worker with a small model: Python, JAX and 
 
 def affordable(workers: int) -> tuple[int, str | None]:
     """Returns the number of workers that fit into memory, and a warning if they are fewer."""
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # unknown on this system
-        return workers, None
-    most = max(1, free // WORKER_BYTES)
-    if workers <= most:
+    free = machine_memory("SC_AVPHYS_PAGES")
+    if free is None or workers <= (most := max(1, free // WORKER_BYTES)):
         return workers, None
     return most, (
         f"--jobs={workers}: a worker needs about {WORKER_BYTES / 1e9:.1f} GB and "
@@ -101,12 +96,8 @@ def estimate(jobs: Sequence[Job], workdir: str, workers: int, stale: str | None)
     """Counts FLOPs from shapes, and times a few steps of the cheapest job that is not done."""
     old = {job.id for job in stale_jobs(jobs, workdir)}
     costs = cost.costs(jobs)
-    done = {
-        job.id
-        for job in jobs
-        if (pathlib.Path(workdir) / job.id / "summary.json").is_file()
-        and (job.id not in old or stale == "keep")
-    }
+    kept = [job.id for job in jobs if job.id not in old or stale == "keep"]
+    done = {id_ for id_ in kept if (pathlib.Path(workdir) / id_ / "summary.json").is_file()}
     todo = [n for n, job in enumerate(jobs) if job.id not in done]
     todo_jobs, todo_costs = [jobs[n] for n in todo], [costs[n] for n in todo]
     cheapest = cost.cheapest(todo_jobs, todo_costs) if todo else None

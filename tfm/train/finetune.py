@@ -16,13 +16,8 @@ from tfm.run.checkpoint import Checkpoints, evaluated
 from tfm.run.folder import Folder
 
 PARAMS = "params/"  # not part of the paths that a pattern matches
-TOKENS = (  # arrays with a row for each token id
-    "embed/token/embedding",
-    "decoder_embed/token/embedding",
-    "source_embed/token/embedding",
-    "target_embed/token/embedding",
-    "masked_lm_bias",
-)
+EMBEDS = ("embed", "decoder_embed", "source_embed", "target_embed")
+TOKENS = (*(f"{x}/token/embedding" for x in EMBEDS), "masked_lm_bias")  # a row for each token id
 
 
 def initial_variables(
@@ -71,10 +66,8 @@ def initial_variables(
         "skipped": sorted(theirs.keys() - set(loaded)),
         "new": sorted(ours.keys() - set(loaded)),
     }
-    names = {
-        path: path if path in flatten_dict(variables, sep="/") else PARAMS + path for path in ours
-    }
-    return unflatten_dict({names[k]: x for k, x in {**ours, **new}.items()}, sep="/"), report
+    after, paths = {**ours, **new}, flatten_dict(dict(variables), sep="/")
+    return unflatten_dict({x: after[x.removeprefix(PARAMS)] for x in paths}, sep="/"), report
 
 
 def _check_ids(folder: str, known: Mapping[str, Any], vocab: int, vocabulary: str | None) -> None:

@@ -9,10 +9,12 @@ import contextlib
 import dataclasses
 import json
 import math
+import pathlib
 import signal
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -26,8 +28,7 @@ from tfm.data.dataset import Dataset
 from tfm.data.plan.order import Prefetch
 from tfm.data.reader import of_data
 from tfm.evaluate import leaks, loss
-from tfm.evaluate.baselines import floors
-from tfm.evaluate.evaluator import SPLITS, Evaluation, results_of
+from tfm.evaluate.evaluator import NO_METRIC, SPLITS, Evaluation, results_of
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
@@ -36,12 +37,10 @@ from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.run.identity import digests, identity, init_digest, profiles, record_profile
 from tfm.run.library_code import is_stale
 from tfm.run.load import LoadedRun
-from tfm.run.spec import RunSpec, TrainSpec, open_data, open_datasets, plan_of, train_flops
+from tfm.run.spec import RunSpec, open_data, open_datasets, plan_of, train_flops
 from tfm.runtime import check_memory, settings
-from tfm.train import step as steps
-from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
-from tfm.train.step import TrainState, run_numbers, run_steps, schedule
+from tfm.train.step import TrainState, run_numbers, run_steps, schedule, zero_metrics
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
 
@@ -157,18 +156,17 @@ def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> N
     watcher.message(f"the model sees the answer: {leak.reason}")
 
 
+@dataclasses.dataclass
 class _Training:
-    def __init__(
-        self,
-        run: RunSpec,
-        name: str,
-        folder: Folder,
-        data: Mapping[str, Dataset],
-        watcher: Watcher,
-        stop: "_Interrupts",
-    ):
-        self.spec, self.name, self.folder, self.data = run, name, folder, data
-        self.watcher, self.stop = watcher, stop
+    spec: RunSpec
+    name: str
+    folder: Folder
+    data: Mapping[str, Dataset]
+    watcher: Watcher
+    stop: "_Interrupts"
+
+    def __post_init__(self) -> None:
+        run, folder, data = self.spec, self.folder, self.data
         self.objective = run.objective.entry
         self.plan = plan_of(run, data["train"])
         self.init, self.train_step, self.eval_step = run_steps(run)
@@ -194,7 +192,8 @@ class _Training:
         logged = begin % train.log_every == 0 or begin == train.steps
         if logged and int(state.diverged) >= 0:  # killed between its last save and its end
             return self._finish(state, "diverged")
-        self.read = [read_of(self._batch(step)) for step in range(_logged(begin, train), begin)]
+        logged_at = begin - begin % train.log_every
+        self.read = [read_of(self._batch(step)) for step in range(logged_at, begin)]
         with Prefetch(self._counted, begin, train.steps) as batches:
             return self._steps(state, batches)
 
@@ -211,9 +210,7 @@ class _Training:
             logs = done % train.log_every == 0 or last
             if logs:
                 state = self._log(done, state, batches)
-            score = None
-            if done % eval_every == 0 or last:
-                score = self._evaluate(done, state)
+            score = self._evaluate(done, state) if done % eval_every == 0 or last else None
             if score is not None or done % save_every == 0 or self.stop.asked:
                 self.folder.check_lock()
                 self.checkpoints.save(done, state.items(), score, self.folder.logged)
@@ -287,7 +284,7 @@ class _Training:
             }
         )
         self.clock, batches.waited, self.read = time.monotonic(), 0.0, []
-        return state.replace(metrics=steps.zero_metrics())
+        return state.replace(metrics=zero_metrics())
 
     def _evaluate(self, done: int, state: TrainState) -> float:
         metrics = self._measure(state, self.data["valid"])
@@ -303,10 +300,8 @@ class _Training:
             return {}
         run, variables = self.spec, state.variables()
         loaded = LoadedRun(self.folder.path, done, run, run.model.build(), variables, [])
-        vars(loaded)["data"] = self.data
-        context = context_of(
-            loaded, self.objective, self.eval_step, self.data.__getitem__, run.data
-        )
+        vars(loaded)["data"] = data = self.data
+        context = context_of(loaded, self.objective, self.eval_step, data.__getitem__, run.data)
         details = {}
         for evaluation in evaluations:
             result = evaluation.run(context)
@@ -329,7 +324,7 @@ class _Training:
         self.checkpoints.wait()
         after = self.spec.after if status == "done" else []
         details = self._run_evaluations(after, int(state.step), state, after=True)
-        lines = self.folder.read_log("valid")
+        lines, valid = self.folder.read_log("valid"), self.data["valid"]
         summary = {
             "id": self.name,
             "status": status,
@@ -339,37 +334,25 @@ class _Training:
             "flops": train_flops(self.spec, self.shapes),
             "shapes": len(self.shapes),
             "limits": {
-                "best": self.data["valid"].best and self.data["valid"].best.token,
-                "floors": floors(self.objective, self.data["train"], self.data["valid"]),
+                "best": valid.best and valid.best.token,
+                "floors": loss.floors(self.objective, self.data["train"], valid),
             },
             "valid": _without(lines[-1]) if lines else None,
             "best": _without(min(lines, key=_loss)) if lines else None,
-            "tests": {
-                name: self._measure(state, dataset)
-                for name, dataset in self.data.items()
-                if name not in SPLITS
-            },
+            "tests": {x: self._measure(state, self.data[x]) for x in self.data if x not in SPLITS},
         }
         if self.spec.during or after:
             log = [line for line in self.folder.read_log() if line["step"] == int(state.step)]
             summary["evaluations"] = results_of(log, details)
-        declared = {"loss": self.objective.declares(self.data["valid"])}
+        declared = {"loss": self.objective.declares(valid)}
         for x in (*self.spec.during, *after):
             declared[x.name] = x.declares(self.spec.model, self.objective, self.data[x.split])
-        summary["metrics"] = {
-            name: [dataclasses.asdict(metric) for metric in metrics]
-            for name, metrics in declared.items()
-        }
+        summary["metrics"] = {x: [*map(dataclasses.asdict, declared[x])] for x in declared}
         if status == "diverged":
             summary["diverged_at"] = int(state.diverged)
         self.folder.write("profile.json", {**profiles(self.folder), "log": self.folder.logged})
         self.folder.write("summary.json", summary)
         return without_nonfinite(summary)
-
-
-def _logged(step: int, train: TrainSpec) -> int:
-    """Returns the step of the last line of the log."""
-    return step - step % train.log_every
 
 
 def _loss(line: Mapping[str, Any]) -> float:
@@ -402,3 +385,49 @@ class _Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Hides PyTorch from tensorboardX, which would import it: two seconds, 200 MB."""
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]
+
+
+class Board:
+    """Writes TensorBoard files line by line, so that they survive a kill and a full disk."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.events: Any = None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        with _without_torch():
+            from tensorboardX import summary
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto import event_pb2
+
+        def event(**content: Any) -> Any:
+            return event_pb2.Event(wall_time=time.time(), step=line["step"], **content)
+
+        if self.events is None:
+            self.folder.mkdir(exist_ok=True)
+            self.events = EventsWriter(str(self.folder / "events"))
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self.events.write_event(event(session_log=start))
+        group = "/".join(line[x] for x in ("split", "evaluator", "slice") if x in line)
+        for name, value in line.items():
+            if name not in NO_METRIC:
+                scalar = summary.scalar(f"{group}/{name}", value)
+                self.events.write_event(event(summary=scalar))
+        self.events.flush()
+
+    def close(self) -> None:
+        if self.events is not None:
+            self.events.close()

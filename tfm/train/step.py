@@ -22,6 +22,7 @@ from tfm.run.checkpoint import evaluated
 from tfm.run.spec import RunSpec, TrainSpec
 
 Numbers = Mapping[str, Any]
+Steps = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 
 class TrainState(flax.struct.PyTreeNode):
@@ -179,25 +180,17 @@ def numbers_of(
     return {**arrays, "dropout": dropout, "seed": jnp.uint32(seed)}
 
 
-def compiled(
-    module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+def compiled(module: nn.Module, objective: Objective, opt: OptimizerSpec, spec: TrainSpec) -> Steps:
     """Returns jitted init, train_step and eval_step. A step donates its state."""
+    step = functools.partial(train_step, module, objective, opt, spec)
     return (
-        jax.jit(lambda batch, seed: init(module, opt, spec, batch, seed)),
-        jax.jit(
-            lambda state, batch, numbers: train_step(
-                module, objective, opt, spec, state, batch, numbers
-            ),
-            donate_argnums=0,
-        ),
-        jax.jit(
-            lambda variables, batch: eval_step(module, objective, variables, batch, spec.loss_chunk)
-        ),
+        jax.jit(functools.partial(init, module, opt, spec)),
+        jax.jit(step, donate_argnums=0),
+        jax.jit(functools.partial(eval_step, module, objective, chunk=spec.loss_chunk)),
     )
 
 
-def run_steps(run: RunSpec) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+def run_steps(run: RunSpec) -> Steps:
     """Returns `compiled` functions; runs that differ only in numbers share them."""
     entries = tuple(user_entries(run).items())  # an edited entry has the same name in the spec
     return _run_steps(*structure(run), entries)
@@ -224,26 +217,15 @@ def structure(run: RunSpec) -> tuple[Any, Named, OptimizerSpec, TrainSpec]:
     """Returns the part of a run that is compiled: its specs without their numbers."""
     model: Any = run.model
     if hasattr(model, "dropout"):
-        on = {site: _on(rate) for site, rate in model.rates.items()}
-        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **on))
-    opt = dataclasses.replace(
-        run.optimizer,
-        learning_rate=1.0,
-        weight_decay=_on(run.optimizer.weight_decay),
-        clip=_on(run.optimizer.clip),
-        clip_rows=_on(run.optimizer.clip_rows),
-        factors=(1.0,) * len(run.optimizer.factors),
-    )
-    train = TrainSpec(
-        steps=run.train.steps,
-        accumulate=run.train.accumulate,
-        ema=_on(run.train.ema),
-        label_smoothing=_on(run.train.label_smoothing),
-        carry=run.train.carry,
-        loss_chunk=run.train.loss_chunk,
-        on_nonfinite=run.train.on_nonfinite,
-    )
-    return model, run.objective, opt, train
+        sites = {site: _on(rate) for site, rate in model.rates.items()}
+        model = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, **sites))
+    opt, names = run.optimizer, ("weight_decay", "clip", "clip_rows")
+    on: dict[str, Any] = {name: _on(getattr(opt, name)) for name in names}
+    opt = dataclasses.replace(opt, learning_rate=1.0, factors=(1.0,) * len(opt.factors), **on)
+    same = ("steps", "accumulate", "carry", "loss_chunk", "on_nonfinite")
+    on = {name: _on(getattr(run.train, name)) for name in ("ema", "label_smoothing")}
+    on |= {name: getattr(run.train, name) for name in same}
+    return model, run.objective, opt, TrainSpec(**on)
 
 
 def _on(value: float | None) -> float | None:
