@@ -193,7 +193,7 @@ def get_config():
     assert one["name"] == other["name"] == str(folder)
     capsys.readouterr()
     for wrong, why in {
-        "the purple cat sleeps": "'purple' is not a word of this grammar",
+        "the purple cat sleeps": "'purple' has no id: it is not in the training data",
         "the cat " * 20: "has 40 tokens, but the model reads at most 24",
     }.items():
         assert cli.main(["explain", str(folder), wrong]) == 2

@@ -97,7 +97,7 @@ class Reader:
             parts = list(text) if not self.separator else text.split(self.separator)
             unknown = next((part for part in parts if part not in self._id_of), None)
             if unknown is not None:
-                raise UserError(f"{unknown!r} has no id: the training data do not hold it")
+                raise UserError(f"{unknown!r} has no id: it is not in the training data")
             return [self._id_of[part] for part in parts]
         words = text.replace(",", " ").split()
         wrong = next((word for word in words if not word.isdecimal()), None)
@@ -240,7 +240,7 @@ def of_tree(tree: Mapping[str, Any], vocabulary: str | None) -> Reader:
 def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
     """Builds the reader of a data set, which `source` opened. `added` are the names of the ids
     that an objective adds after those of the data."""
-    tokenizer = tokenizer_of(dataset.vocabulary)
+    tokenizer = None if dataset.vocabulary is None else tokenizer_of(dataset.vocabulary)
     kind = getattr(source, "kind", "")
     special = None if kind in ("characters", "bytes") else dataset.special
     facts: dict[str, Any] = {"kind": "numbers"}

@@ -86,7 +86,7 @@ def test_text_to_ids_and_back(text, kind):
     assert reader.decode(reader.ids("not to be — 问")) == "not to be — 问"
     assert reader.ids(TEXT[:5]) == rows(train)[0].tolist()
     if kind == "characters":
-        with pytest.raises(UserError, match="'Z' has no id: the training data do not hold it"):
+        with pytest.raises(UserError, match="'Z' has no id: it is not in the training data"):
             reader.ids("aZ")
 
 
