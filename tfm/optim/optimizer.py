@@ -307,7 +307,21 @@ def noam(warmup: int = 4000) -> Schedule:
     """Rises linearly over `warmup` steps, then falls as 1/√step.  Vaswani et al. 2017, §5.3."""
     if warmup < 1:
         raise UserError(f"noam: warmup={warmup} must be at least 1")
-    return lambda step, steps: jnp.minimum((step + 1) / warmup, jnp.sqrt(warmup / (step + 1)))
+    return _WarmUp(
+        warmup,
+        lambda step, steps: jnp.minimum((step + 1) / warmup, jnp.sqrt(warmup / (step + 1))),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _WarmUp:
+    """A schedule that tells how long its warm-up is, so that a config can be checked."""
+
+    warmup: int
+    rate: Schedule
+
+    def __call__(self, step: Array, steps: int) -> Array:
+        return self.rate(step, steps)
 
 
 def _ramp(name: str, after: Callable[[Array], Array], warmup: int, final: float = 0.0) -> Schedule:
@@ -320,7 +334,7 @@ def _ramp(name: str, after: Callable[[Array], Array], warmup: int, final: float 
         progress = jnp.clip((step - warmup) / max(steps - warmup, 1), 0, 1)
         return jnp.where(step < warmup, up, after(progress))
 
-    return schedule
+    return _WarmUp(warmup, schedule)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
