@@ -194,7 +194,7 @@ def get_config():
     capsys.readouterr()
     for wrong, why in {
         "the purple cat sleeps": "'purple' has no id: it is not in the training data",
-        "the cat " * 20: "has 40 tokens, but the model reads at most 24",
+        "the cat " * 20: "has 40 tokens, and the model was made for 24",
     }.items():
         assert cli.main(["explain", str(folder), wrong]) == 2
         assert why in capsys.readouterr().err

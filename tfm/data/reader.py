@@ -94,7 +94,7 @@ class Reader:
         if self.kind == "bytes":
             return list(text.encode())
         if self.kind == "pieces":
-            parts = list(text) if not self.separator else text.split(self.separator)
+            parts = text.split() if self.separator == " " else list(text)
             unknown = next((part for part in parts if part not in self._id_of), None)
             if unknown is not None:
                 raise UserError(f"{unknown!r} has no id: it is not in the training data")
