@@ -28,10 +28,11 @@ with jax.enable_x64(True):
 """
 
 
-def start(code, **environment):
+def start(code, cwd=None, **environment):
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("XLA", "JAX"))}
     return subprocess.run(
         [sys.executable, "-c", code],
+        cwd=cwd,
         env={**clean, "JAX_PLATFORMS": "cpu", **environment},
         capture_output=True,
         text=True,
@@ -42,6 +43,14 @@ def start(code, **environment):
 def test_importing_tfm_is_enough_for_right_numbers():
     found = start(REPRODUCERS)
     assert found.returncode == 0, found.stderr
+
+
+def test_a_folder_named_tfm_is_not_mistaken_for_the_package(tmp_path):
+    """The folder above a clone: `import tfm` must not find the clone, which has no __init__.py."""
+    (tmp_path / "tfm" / "tfm").mkdir(parents=True)
+    code = "import tfm.ops.attend, os; print(tfm.__version__, os.environ['XLA_FLAGS'])"
+    result = start(code, cwd=tmp_path)
+    assert FUSION in result.stdout, result.stderr
 
 
 def test_a_wrong_compiler_stops_with_the_reason_and_the_cure():
