@@ -16,7 +16,7 @@ from tfm.config.spec import Named
 from tfm.data import grammars, nested, synthetic
 from tfm.data.corpus import Corpus
 from tfm.data.dataset import DEFAULT_READING, Dataset, Reading, Source
-from tfm.data.formats import characters, parallel, tables, tagged, text, tfds
+from tfm.data.formats import sentences, text, tfds
 from tfm.data.mixture import Mixture, Task, checked
 
 SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"}
@@ -62,11 +62,8 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
     **nested.DATASETS,
     **grammars.DATASETS,
-    **characters.DATASETS,
     **text.DATASETS,
-    **tables.DATASETS,
-    **parallel.DATASETS,
-    **tagged.DATASETS,
+    **sentences.DATASETS,
     **tfds.DATASETS,
     "mixture": mixture,
     "none": none,
