@@ -43,19 +43,14 @@ def mixture(
     return Mixture(tuple(tasks), tokens, labels_as_text, _fingerprint)
 
 
-class _Nothing(Source):
-    """The data of an imported model."""
+class NoData(Source):
+    """No data: for imported models, which can be used, but not trained or evaluated."""
 
     def with_reading(self, reading: Reading) -> Source:
         return self
 
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
         raise UserError("an imported model has no data: name a data set")
-
-
-def none() -> Source:
-    """No data: for imported models, which can be used, but not trained or evaluated."""
-    return _Nothing()
 
 
 DATASETS: dict[str, Callable[..., Source]] = {
@@ -66,7 +61,7 @@ DATASETS: dict[str, Callable[..., Source]] = {
     **sentences.DATASETS,
     **tfds.DATASETS,
     "mixture": mixture,
-    "none": none,
+    "none": NoData,
 }
 
 
