@@ -10,7 +10,7 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
 from tfm.data.draws import Draws
-from tfm.data.synthetic import ALL
+from tfm.data.synthetic import ALL, most_frequent
 
 # English, French, its gender, Chinese, the measure word between a number or 那 and the noun
 NOUNS = """
@@ -224,11 +224,8 @@ def pronoun(at: str | None = None) -> Source:
 
     def last_word(examples: Examples) -> float:
         """Returns the accuracy of the most frequent label of sentences with the same last word."""
-        assert examples.labels is not None
         last_N = examples.tokens.ids[np.cumsum(examples.tokens.lengths) - 1]
-        count_VC = np.zeros((vocabulary.facts["vocab"], 2))
-        np.add.at(count_VC, (last_N, examples.labels), 1)
-        return float(count_VC.max(1).sum() / count_VC.sum())
+        return most_frequent(last_N, examples.labels)
 
     facts = {"max_length": MOST_PRONOUN, "best": ALL, **vocabulary.facts}
     if at is not None:

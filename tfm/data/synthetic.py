@@ -28,6 +28,14 @@ from tfm.data.draws import Draws, key_of, permuted
 ALL = Best(token=1.0, exact=1.0)
 
 
+def most_frequent(id_N: np.ndarray, label_N: np.ndarray | None) -> float:
+    """Returns the accuracy of answering each id with the label it has most often."""
+    assert label_N is not None
+    count_VC = np.zeros((id_N.max() + 1, label_N.max() + 1))
+    np.add.at(count_VC, (id_N, label_N), 1)
+    return float(count_VC.max(1).sum() / count_VC.sum())
+
+
 def copy(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
     """The same sequence.  Graves et al. 2014, §4.1.  Best: 1."""
     return _pairs("copy", length, min_length, vocab, lambda source_NS, valid_NS: source_NS)
