@@ -52,8 +52,7 @@ def array_digest(x: np.ndarray) -> str:
 
 
 class Column:
-    """A flat array in a file. Pages of a large one are released after each read, so they stay only
-    in the system's file cache."""
+    """A flat array in a file. Pages of a large one leave the process's memory after each read."""
 
     def __init__(self, path: pathlib.Path, dtype: str):
         self.array = np.memmap(path, np.dtype(dtype), "r") if path.stat().st_size else np.zeros(0)

@@ -56,8 +56,7 @@ class _Choices:
 
 
 def _phrase(choices: _Choices, nouns: str, english: list[str]) -> dict[str, Words]:
-    """Appends an article, perhaps an adjective, and a noun to the English sentence; returns their
-    translations."""
+    """Appends an article, perhaps an adjective, and a noun; returns their translations."""
     definite = choices.of((True, False))
     noun, french_noun, gender, chinese_noun, measure = choices.of(word_list(nouns))
     adjective = choices.of(word_list(ADJECTIVES)) if choices.happens(2) else None
@@ -104,20 +103,17 @@ MOST_ENGLISH = 13  # the red cat does not see the red dog in the red garden
 MOST_TARGET = {"french": 13, "chinese": 19}
 
 
-def _english_words() -> list[str]:
-    words = [entry[0] for entry in word_list(ADJECTIVES, NOUNS, PLACES)]
-    words += [form for verb in word_list(TRANSITIVE, INTRANSITIVE) for form in verb[:2]]
-    return ["the", "a", "does", "not", *words, *(entry[0] for entry in word_list(PREPOSITIONS))]
-
-
-def _target_words(language: str) -> list[str]:
+def _words(language: str) -> list[str]:
+    """Lists the words of English, then those of another language."""
     nouns, adjectives = word_list(NOUNS, PLACES), word_list(ADJECTIVES)
     verbs, prepositions = word_list(TRANSITIVE, INTRANSITIVE), word_list(PREPOSITIONS)
+    words = ["the", "a", "does", "not", *(entry[0] for entry in [*adjectives, *nouns])]
+    words += [form for verb in verbs for form in verb[:2]] + [entry[0] for entry in prepositions]
     if language == "french":
-        words = ["le", "la", "un", "une", "ne", "pas", *(noun[1] for noun in nouns)]
+        words += ["le", "la", "un", "une", "ne", "pas", *(noun[1] for noun in nouns)]
         words += [form for adjective in adjectives for form in adjective[1:3]]
         return words + [verb[2] for verb in verbs] + [entry[1] for entry in prepositions]
-    words = ["那", "一", "的", "不", "在", *(noun[3] for noun in nouns)]
+    words += ["那", "一", "的", "不", "在", *(noun[3] for noun in nouns)]
     words += [noun[4] for noun in nouns] + [adjective[4] for adjective in adjectives]
     return words + [verb[3] for verb in verbs] + [entry[2] for entry in prepositions]
 
@@ -154,7 +150,7 @@ def english_chinese() -> Source:
 
 
 def _translation(language: str) -> Source:
-    vocabulary = _Vocabulary([*_english_words(), *_target_words(language)])
+    vocabulary = _Vocabulary(_words(language))
 
     def make(draws: Draws) -> Examples:
         sentences = [_sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]

@@ -54,8 +54,7 @@ def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
         return Examples(tokens=Ragged.of(tokens_NT), scored=tokens_NT.ravel() >= FIRST + kinds)
 
     def last_four(examples: Examples) -> float:
-        """Returns the accuracy of closing what is still open within the last four tokens, or of
-        guessing."""
+        """Returns the accuracy of closing what the last four tokens left open, or guessing."""
         right = []
         for row in examples.tokens.ids.reshape(-1, length).tolist():
             for t, token in enumerate(row):

@@ -79,7 +79,11 @@ def write_records(
         records = (r for r in records if _is_labeled(r, layout, label_ids, log))
     for batch in _batches(records):
         if words is None:
-            columns = _encode_sentences(tokenizer, batch)
+            columns = {
+                name: Ragged(*tokenizer.encode_batch([getattr(record, field) for record in batch]))
+                for name, field in {TOKENS: "text", SECOND: "second", TARGET: "target"}.items()
+                if getattr(batch[0], field) is not None
+            }
         else:
             columns = {TOKENS: words([record.text for record in batch])}
         kept_N = np.all([column.lengths > 0 for column in columns.values()], 0)
@@ -151,15 +155,6 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _encode_sentences(tokenizer: Tokenizer, batch: Sequence[Record]) -> dict[str, Ragged]:
-    fields = {TOKENS: "text", SECOND: "second", TARGET: "target"}
-    return {
-        name: Ragged(*tokenizer.encode_batch([getattr(record, field) for record in batch]))
-        for name, field in fields.items()
-        if getattr(batch[0], field) is not None
-    }
 
 
 class WordEncoder:

@@ -237,7 +237,7 @@ class PackedRows(Plan):
     seed: int
 
     def draw(self, step: int) -> Drawn:
-        packed_B = Epochs(len(self.rows.ends), self.size, self.seed).rows(step)
+        packed_B = Epochs(len(self.rows.ends), self.size, self.seed).draw(step).rows
         end_B = self.rows.ends[packed_B]
         begin_B = np.where(packed_B > 0, self.rows.ends[np.maximum(packed_B - 1, 0)], 0)
         row_N = np.repeat(np.arange(self.size), end_B - begin_B)
