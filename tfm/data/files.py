@@ -21,10 +21,7 @@ from tfm.runtime import cache_folder
 
 LARGE = 1 << 26  # bytes of a file whose hash is kept between processes
 SLOW = 2.0  # seconds after which the speed is printed
-ON_BAD = {
-    "error": "a bad line is an error",
-    "skip": "bad lines are left out, and counted",
-}
+ON_BAD = {"error": "a bad line is an error", "skip": "bad lines are left out, and counted"}
 
 
 class Place(NamedTuple):

@@ -177,10 +177,7 @@ class Prepared(NamedTuple):
 
 
 def _record(
-    example: Mapping[str, Any],
-    mapping: Mapping[str, str],
-    layout: Layout,
-    place: Place,
+    example: Mapping[str, Any], mapping: Mapping[str, str], layout: Layout, place: Place
 ) -> Record:
     """Returns an example as text; raises ValueError for a bad one."""
 
