@@ -37,14 +37,14 @@ def test_a_hundred_million_rows():
     tracemalloc.start()
     dataset = open_dataset("recall", "train", 100_000_000)
     plan = Epochs(len(dataset), 64, 0)
-    dataset.take(plan.rows(10**6))
+    dataset.take(plan.draw(10**6).rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2_000_000
     took = []
     for step in range(10**6, 10**6 + 20):
         begin = time.perf_counter()
-        dataset.take(plan.rows(step))
+        dataset.take(plan.draw(step).rows)
         took.append(time.perf_counter() - begin)
     assert np.median(took) < 0.01
 
@@ -58,7 +58,7 @@ total = hashlib.sha256()
 for text in ("listops(length=20)", "recall(vocab=64)"):
     dataset = open_dataset(text, "valid", 100, seed=5)
     for step in (40, 3, 0):
-        examples = dataset.take(Epochs(100, 16, 7).rows(step))
+        examples = dataset.take(Epochs(100, 16, 7).draw(step).rows)
         total.update(examples.tokens.ids.astype(np.int32).tobytes())
     total.update(dataset.fingerprint.encode())
 print(total.hexdigest())

@@ -173,7 +173,7 @@ def test_no_sentence_is_in_two_splits(task):
     hashes = {}
     for split in ("train", "valid", "test"):
         dataset = open_dataset(task, split, 2000)
-        found = dataset.take(Epochs(2000, 500, 0).rows(0))
+        found = dataset.take(Epochs(2000, 500, 0).draw(0).rows)
         hashes[split] = set(found.tokens.hashes().tolist())
         reader = of_data(dataset, None)
         assert reader.ids(reader.decode(found.tokens.ids)) == found.tokens.ids.tolist()

@@ -11,8 +11,8 @@ from tests.objectives.test_prepare import PAIRS, SOME, TAGS, TEXT
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.datasets import open_dataset
+from tfm.data.plan.lengths import PackedRows, into_rows
 from tfm.data.plan.order import Drawn, Kind, Packing
-from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.models.spec import model_spec
 from tfm.objectives.batches import open_sizes, packed, positions, read_of, train_batch
 from tfm.objectives.table import OBJECTIVES

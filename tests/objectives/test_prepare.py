@@ -267,7 +267,7 @@ def test_a_static_mask_follows_from_the_text():
     dataset, objective = uniform_text(50), read("masked_lm(static=True)", OBJECTIVES, "")
     plan = Epochs(4000, 4000, 0)
     batches = [train_batch(objective, dataset, plan, seed, step) for seed, step in ((0, 0), (5, 3))]
-    orders = [np.argsort(plan.rows(step)) for step in (0, 3)]
+    orders = [np.argsort(plan.draw(step).rows) for step in (0, 3)]
     one, other = ({**b.inputs, "w": b.weights} for b in batches)
     for name in one:
         np.testing.assert_array_equal(one[name][orders[0]], other[name][orders[1]])

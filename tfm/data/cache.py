@@ -52,8 +52,7 @@ def array_digest(x: np.ndarray) -> str:
 
 
 class Column:
-    """A flat array in a file. Pages of a large one are released after each read, so they stay only
-    in the system's file cache."""
+    """A flat array in a file. Pages of a large one leave the process's memory after each read."""
 
     def __init__(self, path: pathlib.Path, dtype: str):
         self.array = np.memmap(path, np.dtype(dtype), "r") if path.stat().st_size else np.zeros(0)
@@ -154,22 +153,27 @@ def entry(
         raise UserError(
             f"cannot write to the cache {path.parent}: {e.strerror or e}; TFM_CACHE names another"
         ) from e
-    opened = _open(path)
-    if opened is None:
-        raise UserError(f"{path} was removed or damaged while it was opened")
-    return opened
+    if opened := _open(path):
+        return opened
+    raise UserError(f"{path} was removed or damaged while it was opened")
 
 
 @contextlib.contextmanager
 def _lock(path: pathlib.Path) -> Iterator[None]:
     """Lets one process build an entry at a time; a process that is killed releases its lock."""
     with open(path.parent / f".{path.name}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _try_lock(file):
             print(f"waiting for another process, which writes {path}", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _try_lock(file: IO[Any]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open(path: pathlib.Path) -> Entry | None:
@@ -216,7 +220,7 @@ def damage(path: pathlib.Path, meta: Mapping[str, Any], whole: bool = False) -> 
 
 def entries() -> Iterator[tuple[pathlib.Path, dict[str, Any] | None]]:
     """Yields all entries with their meta data; None if these are damaged."""
-    for path in sorted(folder().iterdir()) if folder().is_dir() else ():
+    for path in sorted(folder().glob("*")):
         if path.is_dir() and path.name != "hashes" and path.name[0] != ".":
             yield path, _meta(path)
 
@@ -225,24 +229,17 @@ def clear(prefix: str = "") -> int:
     """Removes the entries whose keys begin with `prefix`, and what killed processes left; returns
     the number of bytes freed. Processes that have an entry open can still read it."""
     freed = 0
-    for path in sorted(folder().iterdir()) if folder().is_dir() else ():
+    for path in sorted(folder().glob("*")):
         if path.suffix == ".lock" or not path.name.removeprefix(".").startswith(prefix):
             continue
-        if path.name.startswith(".") and _is_being_built(path):
-            continue
+        key = path.name.removeprefix(".").partition("-")[0]
+        if path.name.startswith("."):
+            with open(path.parent / f".{key}.lock", "w") as file:
+                if not _try_lock(file):  # it is being built
+                    continue
         freed += sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
         _remove(path)
     return freed
-
-
-def _is_being_built(path: pathlib.Path) -> bool:
-    key = path.name[1:].partition("-")[0]
-    with open(path.parent / f".{key}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def _remove(path: pathlib.Path) -> None:

@@ -241,15 +241,14 @@ def corpus_of_files(
 
         def records(log: ReadLog) -> Iterator[Record]:
             for record in read(paths, log):
-                if share is None or _is_held_out(record, share) == (name == "valid"):
-                    yield record
+                if share is not None:
+                    held_out = zlib.crc32(next(record.texts()).encode()) < share * 2**32
+                    if held_out != (name == "valid"):
+                        continue
+                yield record
 
         suffix = "" if share is None else f" {name} {share}"
         size = sum(path.stat().st_size for path in paths)
         return Split(" ".join(map(digest, paths)) + suffix, size, records)
 
     return Corpus(kind=kind, layout=lambda: layout, split=split, files=files.digests)
-
-
-def _is_held_out(record: Record, share: float) -> bool:
-    return zlib.crc32(next(record.texts()).encode()) < share * 2**32

@@ -16,7 +16,7 @@ from tfm.config.spec import Named
 from tfm.data import grammars, nested, synthetic
 from tfm.data.corpus import Corpus
 from tfm.data.dataset import DEFAULT_READING, Dataset, Reading, Source
-from tfm.data.formats import characters, parallel, tables, tagged, text, tfds
+from tfm.data.formats import sentences, text, tfds
 from tfm.data.mixture import Mixture, Task, checked
 
 SPLITS = {"train": "to learn from", "valid": "to choose by", "test": "to report"}
@@ -40,11 +40,11 @@ def mixture(
         Task(text, read(text, DATASETS, "data set"), weight, prefix)
         for text, weight, prefix in checked(parts, weights, prefixes, tokens)
     ]
-    return Mixture(tuple(tasks), tokens, labels_as_text, _fingerprint)
+    return Mixture(tuple(tasks), tokens, labels_as_text, fingerprint)
 
 
-class _Nothing(Source):
-    """The data of an imported model."""
+class NoData(Source):
+    """No data: for imported models, which can be used, but not trained or evaluated."""
 
     def with_reading(self, reading: Reading) -> Source:
         return self
@@ -53,23 +53,15 @@ class _Nothing(Source):
         raise UserError("an imported model has no data: name a data set")
 
 
-def none() -> Source:
-    """No data: for imported models, which can be used, but not trained or evaluated."""
-    return _Nothing()
-
-
 DATASETS: dict[str, Callable[..., Source]] = {
     **synthetic.DATASETS,
     **nested.DATASETS,
     **grammars.DATASETS,
-    **characters.DATASETS,
     **text.DATASETS,
-    **tables.DATASETS,
-    **parallel.DATASETS,
-    **tagged.DATASETS,
+    **sentences.DATASETS,
     **tfds.DATASETS,
     "mixture": mixture,
-    "none": none,
+    "none": NoData,
 }
 
 
@@ -93,10 +85,10 @@ def open_splits(
         for split, count in counts.items():
             pick(SPLITS, split, "split")
             opened[split] = source.open(split, count, seed)
-        fingerprint = _fingerprint(name, source)
+        digest = fingerprint(name, source)
     except UserError as e:
         raise UserError(f"data set {str(name)!r}: {e}") from e
-    return {k: dataclasses.replace(data, fingerprint=fingerprint) for k, data in opened.items()}
+    return {k: dataclasses.replace(data, fingerprint=digest) for k, data in opened.items()}
 
 
 def open_dataset(
@@ -117,12 +109,6 @@ def takes_tokenizer(name: str) -> bool:
     return isinstance(source, Corpus) or (isinstance(source, Mixture) and source.is_text)
 
 
-def fingerprint(name: str) -> str:
-    """Hashes the name, the options that differ from their defaults, and the content of files. The
-    paths of files do not matter."""
-    return _fingerprint(name, _source(name))
-
-
 def _source(name: str) -> Source:
     source = name.entry if isinstance(name, Named) else read(name, DATASETS, "data set")
     if not isinstance(source, Source):
@@ -130,7 +116,10 @@ def _source(name: str) -> Source:
     return source
 
 
-def _fingerprint(text: str, source: Source) -> str:
+def fingerprint(text: str, source: Source | None = None) -> str:
+    """Hashes the name, the options that differ from their defaults, and the content of files. The
+    paths of files do not matter."""
+    source = _source(text) if source is None else source
     node, options = ast.parse(text.strip(), mode="eval").body, dict[str, Any]()
     if isinstance(node, ast.Call):
         options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}

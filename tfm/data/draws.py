@@ -89,8 +89,7 @@ class Draws:
         return hashed(self.key_N[:, None], number).reshape(len(self), *shape)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...] = ()) -> np.ndarray:
-        """Draws int32 numbers from `low` to `high` − 1. Their probabilities are equal up to
-        (high − low) / 2³²."""
+        """Draws int32 from `low` to `high` − 1, equally likely up to (high − low) / 2³²."""
         drawn = (self.bits(shape) >> np.uint64(32)) * np.uint64(high - low) >> np.uint64(32)
         return drawn.astype(np.int32) + np.int32(low)
 

@@ -21,10 +21,7 @@ from tfm.runtime import cache_folder
 
 LARGE = 1 << 26  # bytes of a file whose hash is kept between processes
 SLOW = 2.0  # seconds after which the speed is printed
-ON_BAD = {
-    "error": "a bad line is an error",
-    "skip": "bad lines are left out, and counted",
-}
+ON_BAD = {"error": "a bad line is an error", "skip": "bad lines are left out, and counted"}
 
 
 class Place(NamedTuple):
@@ -120,30 +117,27 @@ def _digest(path: pathlib.Path, size: int, changed: int, inode: int) -> str:
     return content
 
 
-def content_size(path: pathlib.Path) -> int:
-    """Returns the size of a file in bytes, uncompressed."""
-    if path.suffix != ".gz":
-        return path.stat().st_size
-    with open_file(path) as file:
-        return file.seek(0, os.SEEK_END)
-
-
 def open_file(path: pathlib.Path) -> IO[bytes]:
     return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
-def raw_lines(path: pathlib.Path, log: ReadLog) -> Iterator[bytes]:
-    """Yields the lines of a file with their ends. Progress counts compressed bytes."""
+def raw_lines(
+    path: pathlib.Path, log: ReadLog, begin: int = 0, end: int = sys.maxsize, longest: int = -1
+) -> Iterator[bytes]:
+    """Yields the lines between two places of a file with their ends; a line of more than `longest`
+    bytes in several parts. Progress counts compressed bytes."""
     try:
         with open(path, "rb") as raw:
             file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
-            reported = read = 0
-            for line in file:
+            file.seek(begin)
+            reported, unreported, left = raw.tell(), 0, end - begin
+            while line := file.readline(min(longest, left)):
                 yield line
-                read += len(line)
-                if read > 1 << 18:
+                left -= len(line)
+                unreported += len(line)
+                if unreported > 1 << 18:
                     log.advance(raw.tell() - reported)
-                    reported, read = raw.tell(), 0
+                    reported, unreported = raw.tell(), 0
             log.advance(raw.tell() - reported)
     except (OSError, EOFError) as e:
         raise UserError(f"cannot read {path}: {e}") from e

@@ -3,14 +3,14 @@ pronouns whose referent a later word determines. The ids are words."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
 from tfm.data.draws import Draws
-from tfm.data.synthetic import ALL
+from tfm.data.synthetic import ALL, most_frequent
 
 # English, French, its gender, Chinese, the measure word between a number or 那 and the noun
 NOUNS = """
@@ -42,14 +42,6 @@ def word_list(*tables: str) -> list[list[str]]:
     return [entry.split() for table in tables for entry in table.split(",")]
 
 
-class Noun(NamedTuple):
-    english: str
-    french: str
-    gender: str
-    chinese: str
-    measure: str
-
-
 class _Choices:
     """The random bits of one row, each used once."""
 
@@ -64,16 +56,16 @@ class _Choices:
 
 
 def _phrase(choices: _Choices, nouns: str, english: list[str]) -> dict[str, Words]:
-    """Appends an article, perhaps an adjective, and a noun to the English sentence; returns their
-    translations."""
-    definite, noun = choices.of((True, False)), Noun(*choices.of(word_list(nouns)))
+    """Appends an article, perhaps an adjective, and a noun; returns their translations."""
+    definite = choices.of((True, False))
+    noun, french_noun, gender, chinese_noun, measure = choices.of(word_list(nouns))
     adjective = choices.of(word_list(ADJECTIVES)) if choices.happens(2) else None
-    at, feminine = len(english), noun.gender == "f"
-    english += ["the" if definite else "a", *(adjective[:1] if adjective else []), noun.english]
+    at, feminine = len(english), gender == "f"
+    english += ["the" if definite else "a", *(adjective[:1] if adjective else []), noun]
     last = len(english) - 1
     article = ("le", "la") if definite else ("un", "une")
-    french: Words = [(article[feminine], at), (noun.french, last)]
-    chinese: Words = [("那" if definite else "一", at), (noun.measure, last), (noun.chinese, last)]
+    french: Words = [(article[feminine], at), (french_noun, last)]
+    chinese: Words = [("那" if definite else "一", at), (measure, last), (chinese_noun, last)]
     if adjective:
         french.insert(1 if adjective[3] == "before" else 2, (adjective[1 + feminine], at + 1))
         chinese[2:2] = [(adjective[4], at + 1), ("的", at + 1)]
@@ -111,22 +103,18 @@ MOST_ENGLISH = 13  # the red cat does not see the red dog in the red garden
 MOST_TARGET = {"french": 13, "chinese": 19}
 
 
-def _english_words() -> list[str]:
-    words = [entry[0] for entry in word_list(ADJECTIVES, NOUNS, PLACES)]
-    words += [form for verb in word_list(TRANSITIVE, INTRANSITIVE) for form in verb[:2]]
-    return ["the", "a", "does", "not", *words, *(entry[0] for entry in word_list(PREPOSITIONS))]
-
-
-def _target_words(language: str) -> list[str]:
-    nouns = [Noun(*entry) for entry in word_list(NOUNS, PLACES)]
-    verbs, adjectives = word_list(TRANSITIVE, INTRANSITIVE), word_list(ADJECTIVES)
-    prepositions = word_list(PREPOSITIONS)
+def _words(language: str) -> list[str]:
+    """Lists the words of English, then those of another language."""
+    nouns, adjectives = word_list(NOUNS, PLACES), word_list(ADJECTIVES)
+    verbs, prepositions = word_list(TRANSITIVE, INTRANSITIVE), word_list(PREPOSITIONS)
+    words = ["the", "a", "does", "not", *(entry[0] for entry in [*adjectives, *nouns])]
+    words += [form for verb in verbs for form in verb[:2]] + [entry[0] for entry in prepositions]
     if language == "french":
-        words = ["le", "la", "un", "une", "ne", "pas", *(noun.french for noun in nouns)]
+        words += ["le", "la", "un", "une", "ne", "pas", *(noun[1] for noun in nouns)]
         words += [form for adjective in adjectives for form in adjective[1:3]]
         return words + [verb[2] for verb in verbs] + [entry[1] for entry in prepositions]
-    words = ["那", "一", "的", "不", "在", *(noun.chinese for noun in nouns)]
-    words += [noun.measure for noun in nouns] + [adjective[4] for adjective in adjectives]
+    words += ["那", "一", "的", "不", "在", *(noun[3] for noun in nouns)]
+    words += [noun[4] for noun in nouns] + [adjective[4] for adjective in adjectives]
     return words + [verb[3] for verb in verbs] + [entry[2] for entry in prepositions]
 
 
@@ -162,7 +150,7 @@ def english_chinese() -> Source:
 
 
 def _translation(language: str) -> Source:
-    vocabulary = _Vocabulary([*_english_words(), *_target_words(language)])
+    vocabulary = _Vocabulary(_words(language))
 
     def make(draws: Draws) -> Examples:
         sentences = [_sentence(_Choices(bits)) for bits in draws.bits((CHOICES,))]
@@ -232,11 +220,8 @@ def pronoun(at: str | None = None) -> Source:
 
     def last_word(examples: Examples) -> float:
         """Returns the accuracy of the most frequent label of sentences with the same last word."""
-        assert examples.labels is not None
         last_N = examples.tokens.ids[np.cumsum(examples.tokens.lengths) - 1]
-        count_VC = np.zeros((vocabulary.facts["vocab"], 2))
-        np.add.at(count_VC, (last_N, examples.labels), 1)
-        return float(count_VC.max(1).sum() / count_VC.sum())
+        return most_frequent(last_N, examples.labels)
 
     facts = {"max_length": MOST_PRONOUN, "best": ALL, **vocabulary.facts}
     if at is not None:

@@ -127,15 +127,15 @@ class Mixture(Source):
         wraps = self._texts is not None and self._texts.tokenizer.wraps
         if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
             raise UserError("mixture: a prefix would precede the token that begins a sequence")
-        for number, prefix in enumerate(prefixes if any(prefixes) else ()):
-            notes = self._notes(opened[number].notes, len(prefix))
-            opened[number] = with_prefix(prefix, opened[number], notes)
+        if any(prefixes):
+            pairs = zip(prefixes, opened, strict=True)
+            opened = [with_prefix(x, data, self._notes(data.notes, len(x))) for x, data in pairs]
         if self.tokens:  # one id per task, which stands for no text
-            for number, dataset in enumerate(opened):
-                pieces = dataset.pieces and dataset.pieces + ("",) * len(opened)
-                opened[number] = dataclasses.replace(
-                    dataset, vocab=vocab + len(opened), pieces=pieces
-                )
+            vocab, new = vocab + len(opened), ("",) * len(opened)
+            opened = [
+                dataclasses.replace(data, vocab=vocab, pieces=data.pieces and data.pieces + new)
+                for data in opened
+            ]
         weights, rows_of = [task.weight for task in self.tasks], [len(data) for data in opened]
         if split == "train" and None not in weights:
             rows_of = repeated(rows_of, [float(weight or 0) for weight in weights])
@@ -167,12 +167,13 @@ def _check_alike(opened: Sequence[Dataset], texts: Sequence[str]) -> None:
     for key in ("form", "vocabulary", "classes", "label_names", "tags", "vector"):
         first, *others = (getattr(dataset, key) for dataset in opened)
         for text, value in zip(texts[1:], others, strict=True):
-            if value != first and key == "form":
-                cure = "; labels_as_text=True writes labels as text, which makes pairs of them"
-                hint = cure if {value, first} == {"pairs", "labels"} else ""
-                raise UserError(f"{text!r} has {value}, and {texts[0]!r} has {first}{hint}")
-            if value != first:
+            if value == first:
+                continue
+            if key != "form":
                 raise UserError(f"{text!r} and {texts[0]!r} differ in {key}")
+            cure = "; labels_as_text=True writes labels as text, which makes pairs of them"
+            hint = cure if {value, first} == {"pairs", "labels"} else ""
+            raise UserError(f"{text!r} has {value}, and {texts[0]!r} has {first}{hint}")
 
 
 def _joint_corpus(tasks: Sequence[Task], as_text: bool, on_bad: str) -> Corpus:
@@ -219,8 +220,9 @@ def checked(
         raise UserError(f"mixture: parts={parts!r} must be data sets in quotes: ('copy', 'sort')")
     for name, values in {"weights": weights, "prefixes": prefixes}.items():
         if len(values) not in (0, len(parts)):
-            count = f"one for each of {len(parts)} parts"
-            raise UserError(f"mixture: {name}={values!r} must be {count}")
+            raise UserError(
+                f"mixture: {name}={values!r} must be one for each of {len(parts)} parts"
+            )
     for weight in weights:
         if type(weight) not in (int, float) or not 0 < weight < math.inf:
             raise UserError(f"mixture: weights={weights!r} must be numbers above 0")
@@ -228,6 +230,6 @@ def checked(
         raise UserError(f"mixture: prefixes={prefixes!r} must be texts in quotes")
     if tokens and prefixes:
         raise UserError("mixture: tokens=True and prefixes: choose one of them")
-    for number, text in enumerate(parts):
-        weight = float(weights[number]) if weights else None
-        yield text, weight, prefixes[number] if prefixes else None
+    nothing = (None,) * len(parts)
+    numbers = tuple(map(float, weights)) or nothing
+    yield from zip(parts, numbers, prefixes or nothing, strict=True)

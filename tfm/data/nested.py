@@ -1,24 +1,23 @@
 """Tasks of nested structure: brackets and lists of lists."""
 
 import random
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tfm.config.names import UserError
 from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source, length_range, whole
 from tfm.data.draws import Draws
-from tfm.data.synthetic import ALL
-
-
-def _median(values: list[int]) -> int:
-    """Returns the median: the middle value, or the mean of the middle two, rounded down."""
-    values = sorted(values)
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
-
+from tfm.data.synthetic import ALL, most_frequent
 
 DIGITS = 10
-OPERATORS = (min, max, _median, lambda values: sum(values) % DIGITS)  # MIN, MAX, MED, SUM_MOD
+OPERATORS: Sequence[Callable[[list[int]], int]] = (  # MIN, MAX, MED (rounded down), SUM_MOD
+    min,
+    max,
+    lambda values: int(statistics.median(values)),
+    lambda values: sum(values) % DIGITS,
+)
 OPEN = FIRST + DIGITS  # the first operator, which opens a list
 CLOSE = OPEN + len(OPERATORS)
 NEST = 0.25  # probability that an argument is a list; `make_data.py` of the paper
@@ -55,8 +54,7 @@ def dyck(length: int = 64, kinds: int = 4, depth: int = 8) -> Source:
         return Examples(tokens=Ragged.of(tokens_NT), scored=tokens_NT.ravel() >= FIRST + kinds)
 
     def last_four(examples: Examples) -> float:
-        """Returns the accuracy of closing what is still open within the last four tokens, or of
-        guessing."""
+        """Returns the accuracy of closing what the last four tokens left open, or guessing."""
         right = []
         for row in examples.tokens.ids.reshape(-1, length).tolist():
             for t, token in enumerate(row):
@@ -100,12 +98,9 @@ def listops(length: int = 64, min_length: int = 16, depth: int = 5, args: int = 
 
     def first_operator(examples: Examples) -> float:
         """Returns the accuracy of the most frequent value for each first operator."""
-        tokens, labels = examples.tokens, examples.labels
-        assert labels is not None
-        first_N = tokens.ids[np.cumsum(tokens.lengths) - tokens.lengths] - OPEN
-        count_OV = np.zeros((len(OPERATORS), DIGITS))
-        np.add.at(count_OV, (first_N, labels), 1)
-        return float(count_OV.max(1).sum() / count_OV.sum())
+        tokens = examples.tokens
+        first_N = tokens.ids[np.cumsum(tokens.lengths) - tokens.lengths]
+        return most_frequent(first_N, examples.labels)
 
     facts = {"vocab": CLOSE + 1, "classes": DIGITS, "max_length": most, "best": ALL}
     return Generated(make, form="labels", shortcuts={"first operator": first_operator}, **facts)

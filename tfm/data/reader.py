@@ -34,7 +34,7 @@ class Prompt(NamedTuple):
     source: Sequence[int] | None = None
     vector: Sequence[float] | None = None
     types: Sequence[int] | None = None  # of tokens: 0 or 1, first or second sentence
-    prefix: int | None = None  # so many tokens see one another
+    prefix: int | None = None  # the number of first tokens that see one another
     places: Sequence[int] | None = None  # where something is asked; None: everywhere
     labels: Sequence[int] | None = None  # the id that is right at each position; −1: unknown
 
@@ -150,8 +150,7 @@ class Reader:
         parts = text.split(MASK)
         # Where a word begins with its space, so does the token that the mask stands for.
         spaced = self.tokenizer is not None and self.tokenizer.spaced
-        ids: list[int] = []
-        places: list[int] = []
+        ids, places = list[int](), list[int]()
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             plain = part[:-1] if spaced and not last and part.endswith(" ") else part
@@ -173,7 +172,7 @@ class Reader:
         return ids
 
     def task_ids(self, task: int | None) -> tuple[int, ...]:
-        """Returns the ids that tell a task of a mixture."""
+        """Returns the ids before a text that name its task in a mixture."""
         names = "\n  ".join(f"{number}: {name}" for number, (name, _) in enumerate(self.tasks))
         if task is None:
             if not self.tasks:

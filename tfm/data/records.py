@@ -79,7 +79,11 @@ def write_records(
         records = (r for r in records if _is_labeled(r, layout, label_ids, log))
     for batch in _batches(records):
         if words is None:
-            columns = _encode_sentences(tokenizer, batch)
+            columns = {
+                name: Ragged(*tokenizer.encode_batch([getattr(record, field) for record in batch]))
+                for name, field in {TOKENS: "text", SECOND: "second", TARGET: "target"}.items()
+                if getattr(batch[0], field) is not None
+            }
         else:
             columns = {TOKENS: words([record.text for record in batch])}
         kept_N = np.all([column.lengths > 0 for column in columns.values()], 0)
@@ -153,15 +157,6 @@ def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
         yield batch
 
 
-def _encode_sentences(tokenizer: Tokenizer, batch: Sequence[Record]) -> dict[str, Ragged]:
-    fields = {TOKENS: "text", SECOND: "second", TARGET: "target"}
-    return {
-        name: Ragged(*tokenizer.encode_batch([getattr(record, field) for record in batch]))
-        for name, field in fields.items()
-        if getattr(batch[0], field) is not None
-    }
-
-
 class WordEncoder:
     """Tokenizes words one by one, and remembers the pieces of every word."""
 
@@ -232,10 +227,10 @@ class _Rows:
     def __init__(self, entry: cache.Entry, layout: Layout, tokenizer: Tokenizer, reading: Reading):
         self.entry, self.form, self.special = entry, layout.form, tokenizer.special
         self.wraps = tokenizer.wraps and self.form in ("labels", "tags")
-        separators = (SECOND in entry.columns) * (1 + (not self.wraps))
-        self.added = 2 * self.wraps + separators  # special ids
+        self.two_texts = SECOND in entry.columns
+        self.added = max(2 * self.two_texts, self.two_texts + 2 * self.wraps)  # special ids
         histogram = {name: np.array(pairs) for name, pairs in entry.facts["lengths"].items()}
-        self.source_lengths = histogram["both" if SECOND in entry.columns else TOKENS]
+        self.source_lengths = histogram["both" if self.two_texts else TOKENS]
         self.target_lengths = histogram.get(TARGET)
         self.max_length = int(self.source_lengths[-1, 0]) + self.added
         if reading.max_length is not None:
@@ -264,41 +259,40 @@ class _Rows:
         def stored(name: str) -> np.ndarray:
             return np.diff(self.entry[f"{name}_ends"][:], prepend=0)
 
-        first_N = stored(TOKENS) + self.added
-        if SECOND in self.entry.columns:
-            first_N += stored(SECOND)
+        first_N = stored(TOKENS) + self.added + (stored(SECOND) if self.two_texts else 0)
         sides = [np.minimum(first_N, self.max_length)]
-        if TARGET in self.entry.columns:
+        if self.form == "pairs":
             sides.append(np.minimum(stored(TARGET), self.max_target))
         return np.stack(sides, 1).astype(np.int32)
 
     def read(self, rows: np.ndarray) -> Examples:
         room = self.max_length - self.added
-        labels = self.entry["labels"][rows] if self.form == "labels" else None
+        bos = [self.special.bos] if self.wraps else []
+        fields: dict[str, Any] = {}
         start_N, length_N = self._bounds(TOKENS, rows)
-        if SECOND in self.entry.columns:
+        if self.form == "labels":
+            fields["labels"] = self.entry["labels"][rows]
+        if self.two_texts:
             start2_N, length2_N = self._bounds(SECOND, rows)
             length_N, length2_N = _truncated(length_N, length2_N, room)
             first = self._ids(TOKENS, start_N, length_N)
             second = self._ids(SECOND, start2_N, length2_N)
-            head = [self.special.bos] if self.wraps else []
-            tokens, piece = joined([*head, first, self.special.sep, second, self.special.sep])
-            segments = (piece > len(head) + 1).astype(np.int32)
-            return Examples(tokens=tokens, labels=labels, segments=segments)
+            tokens, piece = joined([*bos, first, self.special.sep, second, self.special.sep])
+            segments = (piece > len(bos) + 1).astype(np.int32)
+            return Examples(tokens=tokens, segments=segments, **fields)
         length_N = np.minimum(length_N, room)
         tokens = self._ids(TOKENS, start_N, length_N)
-        tags = scored = target = None
         if self.form == "tags":
             places = spans(start_N, length_N)
-            tags, scored = self.entry["tags"][places], self.entry["scored"][places]
+            fields = {name: self.entry[name][places] for name in ("tags", "scored")}
         if self.form == "pairs":
             start_N, length_N = self._bounds(TARGET, rows)
-            target = self._ids(TARGET, start_N, np.minimum(length_N, self.max_target))
+            fields["target"] = self._ids(TARGET, start_N, np.minimum(length_N, self.max_target))
         if self.wraps:
-            tokens, piece = joined([self.special.bos, tokens, self.special.sep])
-            if tags is not None and scored is not None:
-                tags, scored = spread(tags, piece == 1), spread(scored, piece == 1)
-        return Examples(tokens=tokens, target=target, labels=labels, tags=tags, scored=scored)
+            tokens, piece = joined([*bos, tokens, self.special.sep])
+            for name in fields.keys() & {"tags", "scored"}:
+                fields[name] = spread(fields[name], piece == 1)
+        return Examples(tokens=tokens, **fields)
 
     def target_texts(self, rows: np.ndarray) -> list[str]:
         """Returns the targets of some rows as the files have them."""

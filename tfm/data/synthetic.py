@@ -4,7 +4,8 @@ The vocabulary of a task does not depend on its `length`, so a model can be test
 longer than those it was trained on. No two splits share an example.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,14 @@ from tfm.data.dataset import (
 from tfm.data.draws import Draws, key_of, permuted
 
 ALL = Best(token=1.0, exact=1.0)
+
+
+def most_frequent(id_N: np.ndarray, label_N: np.ndarray | None) -> float:
+    """Returns the accuracy of answering each id with the label it has most often."""
+    assert label_N is not None
+    count_VC = np.zeros((id_N.max() + 1, label_N.max() + 1))
+    np.add.at(count_VC, (id_N, label_N), 1)
+    return float(count_VC.max(1).sum() / count_VC.sum())
 
 
 def copy(length: int = 16, min_length: int | None = None, vocab: int = 32) -> Source:
@@ -144,32 +153,26 @@ def recall(length: int = 64, pairs: int = 4, vocab: int = 8192, alpha: float = 0
     return Generated(make, form="tags", shortcuts=shortcuts, **facts)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Addition(Source):
     """The p² sums in a fixed random order, cut into splits."""
 
+    p: int
+    bounds: Mapping[str, tuple[int, int]]  # where each split begins and ends in that order
+
     seeded = False
 
-    def __init__(self, p: int, fraction: float):
-        train = int(p * p * fraction)
-        ends = {"train": train, "valid": (p * p + train + 1) // 2, "test": p * p}
-        self.p, self.starts = p, dict(zip(ends, [0, *ends.values()], strict=False))
-        self.sizes = {split: ends[split] - self.starts[split] for split in ends}
-        empty = min(self.sizes, key=lambda split: self.sizes[split])
-        if self.sizes[empty] < 1:
-            pairs = f"fraction={fraction} of {p * p} pairs"
-            raise UserError(f"addition: {pairs} leaves none for {empty!r}")
-
     def open(self, split: str, count: int | None, seed: int) -> Dataset:
-        p = self.p
+        p, (begin, end) = self.p, self.bounds[split]
 
         def read(rows: np.ndarray) -> Examples:
-            pair_N = permuted(p * p, key_of(0, "addition"), rows + self.starts[split])
+            pair_N = permuted(p * p, key_of(0, "addition"), rows + begin)
             a_N, b_N = np.divmod(pair_N.astype(np.int32), p)
             tokens_NT = np.stack([a_N + FIRST, np.full_like(a_N, FIRST + p), b_N + FIRST], 1)
             return Examples(tokens=Ragged.of(tokens_NT), labels=(a_N + b_N) % p)
 
         facts: dict[str, Any] = {"vocab": FIRST + p + 1, "classes": p, "max_length": 3}
-        count = at_most(count, self.sizes[split], split)
+        count = at_most(count, end - begin, split)
         return Dataset(read=read, count=count, form="labels", padded=False, best=ALL, **facts)
 
 
@@ -181,7 +184,14 @@ def addition(p: int = 97, fraction: float = 0.5) -> Source:
     """
     whole("addition", "p", p, 2, 1000)
     number("addition", "fraction", fraction, 0, 1)
-    return _Addition(p, fraction)
+    train = int(p * p * fraction)
+    valid = (p * p + train + 1) // 2
+    bounds = {"train": (0, train), "valid": (train, valid), "test": (valid, p * p)}
+    for split, (begin, end) in bounds.items():
+        if begin == end:
+            pairs = f"fraction={fraction} of {p * p} pairs"
+            raise UserError(f"addition: {pairs} leaves none for {split!r}")
+    return _Addition(p, bounds)
 
 
 def parity(length: int = 32, min_length: int | None = None, each: bool = False) -> Source:

@@ -23,27 +23,24 @@ def with_text_labels(dataset: Dataset) -> Dataset:
         raise UserError(f"labels_as_text: the data are {dataset.form}, whose labels have no names")
     ids = [tokenizer.encode(name) for name in names]
     targets = Ragged(np.concatenate(ids).astype(np.int32), np.array([len(text) for text in ids]))
-    read, lengths = dataset.read, dataset.lengths
 
     def labels(rows: np.ndarray) -> np.ndarray:
-        return np.asarray(read(rows).labels)
+        return np.asarray(dataset.read(rows).labels)
 
-    def read_pairs(rows: np.ndarray) -> Examples:
-        examples = read(rows)
-        assert examples.labels is not None
-        return Examples(tokens=examples.tokens, target=targets.take(examples.labels))
+    def read(rows: np.ndarray) -> Examples:
+        examples = dataset.read(rows)
+        return Examples(tokens=examples.tokens, target=targets.take(np.asarray(examples.labels)))
 
-    def pair_lengths() -> np.ndarray:
-        assert lengths is not None
+    def lengths() -> np.ndarray:
         blocks = np.array_split(np.arange(len(dataset)), len(dataset) // 65536 + 1)
         label_N = np.concatenate([labels(rows) for rows in blocks])
-        sides = lengths()[: len(dataset), 0], targets.lengths[label_N]
+        sides = dataset.row_lengths()[:, 0], targets.lengths[label_N]
         return np.stack(sides, 1).astype(np.int32)
 
     return dataclasses.replace(
         dataset,
-        read=read_pairs,
-        lengths=None if lengths is None else pair_lengths,
+        read=read,
+        lengths=lengths,
         form="pairs",
         max_target=int(targets.lengths.max()),
         target_texts=lambda rows: [names[label] for label in labels(rows)],
@@ -54,10 +51,10 @@ def with_text_labels(dataset: Dataset) -> Dataset:
 
 def with_prefix(prefix: Sequence[int], dataset: Dataset, notes: tuple[str, ...]) -> Dataset:
     """Puts a prefix before each row, which is read but not predicted."""
-    read, lengths, size = dataset.read, dataset.lengths, len(prefix)
+    size = len(prefix)
 
-    def read_prefixed(rows: np.ndarray) -> Examples:
-        examples = read(rows)
+    def read(rows: np.ndarray) -> Examples:
+        examples = dataset.read(rows)
         tokens, piece = joined([*prefix, examples.tokens])
 
         def shifted(x: np.ndarray | None) -> np.ndarray | None:
@@ -80,16 +77,14 @@ def with_prefix(prefix: Sequence[int], dataset: Dataset, notes: tuple[str, ...])
             alignment=alignment,
         )
 
-    def prefixed_lengths() -> np.ndarray:
-        assert lengths is not None
-        length_NS = lengths().copy()
-        length_NS[:, 0] += size
-        return length_NS
+    def lengths() -> np.ndarray:
+        length_NS = dataset.row_lengths()
+        return np.concatenate([length_NS[:, :1] + size, length_NS[:, 1:]], 1)
 
     return dataclasses.replace(
         dataset,
-        read=read_prefixed,
-        lengths=None if lengths is None else prefixed_lengths,
+        read=read,
+        lengths=lengths,
         max_length=dataset.max_length + size,
         next_row=None,
         aligned=dataset.aligned and not size,
@@ -121,14 +116,10 @@ def concatenated(named: Mapping[str, Dataset], rows_of: Sequence[int], list_part
 
     def read(rows: np.ndarray) -> Examples:
         number_N, row_N = locate(permuted(total, key, rows))
-        batches, order = list[Examples](), list[np.ndarray]()
-        for number, dataset in enumerate(opened):
-            inside = np.flatnonzero(number_N == number)
-            if len(inside):
-                batches.append(dataset.read(row_N[inside]))
-                order.append(inside)
-        batches = _with_same_fields(batches)
-        return Examples.concatenate(batches).take(np.argsort(np.concatenate(order)))
+        batches = [opened[n].read(row_N[number_N == n]) for n in np.unique(number_N)]
+        # The rows are now in the order of their data sets; the inverse of that order restores them.
+        order_N = np.argsort(np.argsort(number_N, kind="stable"))
+        return Examples.concatenate(_with_same_fields(batches)).take(order_N)
 
     def lengths() -> np.ndarray:
         number_N, row_N = locate(shuffled(total, key))
@@ -178,11 +169,11 @@ def _with_same_fields(batches: list[Examples]) -> list[Examples]:
     """Fills in `segments` and `scored`, or drops `alignment`, where only some batches have it."""
     defaults: dict[str, Any] = {"segments": np.int32(0), "scored": np.True_}
     for name, default in defaults.items():
-        if any(getattr(batch, name) is not None for batch in batches):
-            for i, batch in enumerate(batches):
-                if getattr(batch, name) is None:
-                    field: dict[str, Any] = {name: np.full(len(batch.tokens.ids), default)}
-                    batches[i] = dataclasses.replace(batch, **field)
+        some = any(getattr(batch, name) is not None for batch in batches)
+        for i, batch in enumerate(batches if some else ()):
+            if getattr(batch, name) is None:
+                field: dict[str, Any] = {name: np.full(len(batch.tokens.ids), default)}
+                batches[i] = dataclasses.replace(batch, **field)
     if any(batch.alignment is None for batch in batches):
         batches = [dataclasses.replace(batch, alignment=None) for batch in batches]
     return batches

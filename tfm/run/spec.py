@@ -17,9 +17,8 @@ from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, r
 from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset, open_splits
 from tfm.data.files import ON_BAD
-from tfm.data.plan.buckets import Buckets, into_buckets
+from tfm.data.plan.lengths import Buckets, PackedRows, into_buckets, into_rows
 from tfm.data.plan.order import Epochs, Plan, Streams
-from tfm.data.plan.packing import PackedRows, into_rows
 from tfm.data.tokenizers import TOKENIZERS
 from tfm.describe.flops import flops
 from tfm.evaluate.evaluator import Evaluation, check_evaluations, evaluation

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tfm.data.plan.buckets import Buckets, best_edges, into_buckets
+from tfm.data.plan.lengths import Buckets, best_edges, into_buckets
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def test_kinds_are_the_shares_of_the_shapes():
 def test_buckets_are_made_once(monkeypatch):
     lengths_NS = drawn_lengths(300, 2)
     first = into_buckets(lengths_NS, 3)
-    monkeypatch.setattr("tfm.data.plan.buckets.best_edges", None)  # it would fail
+    monkeypatch.setattr("tfm.data.plan.lengths.best_edges", None)  # it would fail
     again = into_buckets(lengths_NS, 3)
     assert again[:2] == first[:2]
     np.testing.assert_array_equal(again.order[:], first.order[:])

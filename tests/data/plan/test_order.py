@@ -69,26 +69,26 @@ def test_every_epoch_is_a_shuffle(count, size):
     """Batches one after another are permutation after permutation, also across their borders."""
     steps = -(-5 * count // size)
     plan = Epochs(count, size, 0)
-    seen = np.concatenate([plan.rows(step) for step in range(steps)])[: 5 * count]
+    seen = np.concatenate([plan.draw(step).rows for step in range(steps)])[: 5 * count]
     epochs = seen.reshape(5, count)
     np.testing.assert_array_equal(np.sort(epochs, 1), np.tile(np.arange(count), (5, 1)))
     if count > 6:
         assert len({tuple(epoch) for epoch in epochs.tolist()}) == 5
         assert tuple(range(count)) not in {tuple(epoch) for epoch in epochs.tolist()}
-    assert count < 10 or not np.array_equal(plan.rows(0), Epochs(count, size, 1).rows(0))
+    assert count < 10 or not np.array_equal(plan.draw(0).rows, Epochs(count, size, 1).draw(0).rows)
 
 
 def test_a_billion_rows_take_no_time_and_no_memory():
     plan = Epochs(10**9, 64, 0)
     tracemalloc.start()
-    rows = plan.rows(10**6)
+    rows = plan.draw(10**6).rows
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert rows.max() < 10**9
     assert peak < 100_000
     begin = time.perf_counter()
     for step in range(10**7, 10**7 + 100):
-        plan.rows(step)
+        plan.draw(step)
     assert time.perf_counter() - begin < 0.5  # 5 ms each; it takes 0.2
 
 
@@ -124,7 +124,7 @@ def test_memory_grows_neither_with_seeds_nor_with_epochs():
     def serve(seed):
         plan = Epochs(1_000_000, 64, seed)
         for epoch in range(20):
-            plan.rows(epoch * 15_625)
+            plan.draw(epoch * 15_625)
 
     serve(0)
     tracemalloc.start()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfm.data.plan.packing import PackedRows, first_fit, into_rows
+from tfm.data.plan.lengths import PackedRows, first_fit, into_rows
 
 
 @pytest.fixture(autouse=True)

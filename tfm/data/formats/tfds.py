@@ -8,7 +8,6 @@ They must have been prepared as ArrayRecord files:
 (The library's command, `tfds build`, does not start without Apache Beam.)
 """
 
-import contextlib
 import functools
 import os
 import pathlib
@@ -155,16 +154,21 @@ class Prepared(NamedTuple):
 
     def _records(self, split: str, size: int, log: ReadLog) -> Iterator[Record]:
         """Yields the examples of a split, in order."""
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):
             source = self.builder().as_data_source(split=split)
         layout, mapping, reported = self.layout(), self.mapping(), 0
         for number in range(len(source)):
             place = Place(f"{self.name} {split}", number + 1)
-            record = _record(source[number], mapping, layout, place, log)
-            if record is not None and layout.form == "text":
-                text, wiki = str(record.text), self.name.startswith("wiki40b")
-                record = Record(place, (WIKI40B.sub("\n", text).strip() if wiki else text) + "\n")
-            if record is not None:
+            example = source[number]
+            try:
+                record = _record(example, mapping, layout, place)
+            except ValueError as e:
+                log.bad(place, str(e))
+            else:
+                if layout.form == "text":
+                    text, wiki = str(record.text), self.name.startswith("wiki40b")
+                    text = WIKI40B.sub("\n", text).strip() if wiki else text
+                    record = Record(place, f"{text}\n")
                 yield record
             if number % 256 == 0:
                 log.advance(size * number // len(source) - reported)
@@ -173,43 +177,33 @@ class Prepared(NamedTuple):
 
 
 def _record(
-    example: Mapping[str, Any],
-    mapping: Mapping[str, str],
-    layout: Layout,
-    place: Place,
-    log: ReadLog,
-) -> Record | None:
-    """Returns an example as text, or None for a bad one."""
+    example: Mapping[str, Any], mapping: Mapping[str, str], layout: Layout, place: Place
+) -> Record:
+    """Returns an example as text; raises ValueError for a bad one."""
 
-    def text(value: Any, feature: str) -> str | None:
+    def text(value: Any, feature: str) -> str:
         try:
             decoded = value.decode() if isinstance(value, bytes) else str(value)
         except UnicodeDecodeError as e:
-            log.bad(place, f"{feature!r} is not UTF-8 text: {e}")
-            return None
+            raise ValueError(f"{feature!r} is not UTF-8 text: {e}") from e
         if not decoded.strip():
-            log.bad(place, f"{feature!r} is empty")
-            return None
+            raise ValueError(f"{feature!r} is empty")
         return decoded
 
-    def name(value: Any, feature: str) -> str | None:
+    def name(value: Any, feature: str) -> str:
         names = layout.label_names
         if names is None:
             return text(value, feature)
         if not 0 <= int(value) < len(names):
-            log.bad(place, f"it has no label ({int(value)})")
-            return None
+            raise ValueError(f"it has no label ({int(value)})")
         return names[int(value)]
 
     if layout.form == "tags":
         words = [text(word, mapping["text"]) for word in example[mapping["text"]]]
         tags = [name(tag, mapping["tags"]) for tag in example[mapping["tags"]]]
         if len(words) != len(tags) or not words:
-            log.bad(place, f"{len(words)} words and {len(tags)} tags")
-            return None
-        if None in words or None in tags:
-            return None
-        return Record(place, list(map(str, words)), tags=list(map(str, tags)))
+            raise ValueError(f"{len(words)} words and {len(tags)} tags")
+        return Record(place, words, tags=tags)
     fields = {
         field: text(example[mapping[role]], mapping[role])
         for role, field in {"text": "text", "text2": "second", "target": "target"}.items()
@@ -217,7 +211,7 @@ def _record(
     }
     if "label" in mapping:
         fields["label"] = name(example[mapping["label"]], mapping["label"])
-    return None if None in fields.values() else Record(place, **fields)  # type: ignore[arg-type]
+    return Record(place, **fields)
 
 
 def _known_mapping(name: str) -> Mapping[str, str]:
@@ -227,7 +221,7 @@ def _known_mapping(name: str) -> Mapping[str, str]:
 
 @functools.lru_cache(maxsize=16)
 def _builder(folder: pathlib.Path, changed: int) -> Any:
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         import tensorflow_datasets as tfds
 
         return tfds.builder_from_directory(str(folder), file_format="array_record")
@@ -250,14 +244,6 @@ def prepare(name: str, data_dir: str) -> str:
     except ImportError as e:
         raise UserError(f"tfds: {name} cannot be prepared: {e}. {EXTRA}") from e
     return str(builder.data_dir)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hides the warnings of the library's code."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def tfds(

@@ -63,13 +63,10 @@ class Epochs(Plan):
     size: int  # rows of a batch
     seed: int
 
-    def rows(self, step: int) -> np.ndarray:
+    def draw(self, step: int) -> Drawn:
         place = int(step) * self.size + np.arange(self.size, dtype=np.int64)
         epoch, index = np.divmod(place, self.count)
-        return permuted(self.count, hashed(key_of(self.seed, "order"), epoch), index)
-
-    def draw(self, step: int) -> Drawn:
-        return Drawn(self.rows(step))
+        return Drawn(permuted(self.count, hashed(key_of(self.seed, "order"), epoch), index))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,10 +21,8 @@ from tfm.config.names import UserError
 from tfm.data.dataset import Special
 
 HAN = r"\p{Han}\u3000-\u303f\uff00-\uffef"  # Chinese characters and punctuation, for `tokenizers`
-_BETWEEN = re.compile(
-    r"(?<=[\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]) "
-    r"| (?=[\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef])"
-)
+_HAN = r"[\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"  # the same for `re`
+_BETWEEN = re.compile(rf"(?<={_HAN}) | (?={_HAN})")
 
 
 @dataclasses.dataclass(eq=False)

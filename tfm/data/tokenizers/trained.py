@@ -24,6 +24,7 @@ UNKNOWN = "<unk>"  # as in WikiText
 ALL_KNOWN = Special(mask=3)  # and no `unk`
 SOME_UNKNOWN = Special(unk=3, mask=4)
 BERT = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+ALPHABET = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +127,7 @@ def bpe(
         if split_han:
             by_sign = pre_tokenizers.Split(Regex(f"[{HAN}]"), "isolated")
             rules.pre_tokenizer = pre_tokenizers.Sequence([by_sign, rules.pre_tokenizer])
-        options = {"vocab_size": vocab, "min_frequency": min_count, **_alphabet()}
+        options = {"vocab_size": vocab, "min_frequency": min_count, **ALPHABET}
         _train(rules, trainers.BpeTrainer, texts, [PAD, BOS, EOS, MASK], **options)
         return Tokenizer(rules, ALL_KNOWN, spaced=True)
 
@@ -158,7 +159,7 @@ def unigram(vocab: int = 8000, lower: bool = False) -> Maker:
 
     def make(texts: Iterator[str]) -> Tokenizer:
         rules = _lowered(byte_level(Rules(models.Unigram())), lower)
-        options = {"vocab_size": vocab, **_alphabet()}
+        options = {"vocab_size": vocab, **ALPHABET}
         _train(rules, trainers.UnigramTrainer, texts, [PAD, BOS, EOS, MASK], **options)
         if not set(byte_signs()) <= rules.get_vocab().keys():
             raise UserError(f"unigram: vocab={vocab} is too small for all 256 bytes")
@@ -173,10 +174,6 @@ def _train(
     learner = trainer(special_tokens=special, show_progress=False, **options)
     rules.train_from_iterator(texts, learner)
     return rules
-
-
-def _alphabet() -> dict[str, list[str]]:
-    return {"initial_alphabet": sorted(byte_signs())}
 
 
 def _lowered(rules: Rules, lower: bool) -> Rules:

@@ -110,9 +110,9 @@ def test_a_file_counts_by_what_it_holds(text, tmp_path):
 
 
 def test_a_file_is_opened_when_it_is_needed_and_read_once(text, monkeypatch):
-    from tfm.data.formats import characters
+    from tfm.data.formats import text as formats
 
-    characters.characters(path="no/where", length=4)  # only the options are looked at
+    formats.characters(path="no/where", length=4)  # only the options are looked at
     reads = []
     real = np.fromfile
     monkeypatch.setattr(np, "fromfile", lambda *args: reads.append(1) or real(*args))
