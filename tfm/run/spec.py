@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -96,19 +95,11 @@ class TrainSpec(Spec):
     save_every: int | None = size(None)  # besides when it is evaluated
     keep: int = size(2)  # checkpoints, besides the best
     init_from: str | None = None  # a run folder whose parameters this run starts from
-    init_pattern: str | None = None  # the paths of those that are taken, a regular expression
+    init_pattern: str | None = field(None, pattern=True)  # the paths of those that are taken
 
     def check(self) -> None:
-        if self.init_pattern is None:
-            return
-        if self.init_from is None:
+        if self.init_pattern is not None and self.init_from is None:
             raise SpecError("init_pattern", f"{{key}}={self.init_pattern!r}: init_from is missing")
-        try:
-            re.compile(self.init_pattern)
-        except re.error as e:
-            raise SpecError(
-                "init_pattern", f"{{key}}={self.init_pattern!r} is no regular expression: {e}"
-            ) from e
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
