@@ -22,9 +22,7 @@ START = ("tfm.train.loop", "train")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 SETTINGS = "jax_settings"
 Symbol = tuple[str, str]  # a module and one of its top-level names; ("tfm.x", "") is the module
-NO_EFFECT = (  # on numbers
-    *("tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance", "tfm.train.board"),
-)
+NO_EFFECT = "tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance", "tfm.train.board"
 SYMBOLS = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 
@@ -140,8 +138,7 @@ def is_stale(profile: Mapping[str, Any] | None, settings: Mapping[str, Any] | No
     """
     for part in (profile or {}).get("profiles", ()):
         theirs = dict(part["made_by"])
-        if theirs.pop(SETTINGS, None) != settings and settings is not None:
-            return True
-        if theirs != made_by(part["entries"]):
+        other_settings = theirs.pop(SETTINGS, None) != settings and settings is not None
+        if other_settings or theirs != made_by(part["entries"]):
             return True
     return False
