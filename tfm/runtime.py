@@ -71,10 +71,7 @@ def check_compiler() -> None:
 
 
 def check_memory(shapes: Any) -> None:
-    """Raises if arrays of these shapes exceed the memory of this machine.
-
-    On a GPU or TPU the runtime itself raises.
-    """
+    """Raises if arrays exceed the memory of this machine; on a GPU or TPU, JAX raises."""
     import jax
 
     if jax.default_backend() != "cpu":
@@ -89,10 +86,7 @@ def check_memory(shapes: Any) -> None:
 
 
 def machine_memory(pages: str = "SC_PHYS_PAGES") -> int | None:
-    """Returns the memory in bytes, or None if the system does not report it.
-
-    With "SC_AVPHYS_PAGES", that is the memory that is free.
-    """
+    """Returns all memory (or what is free, "SC_AVPHYS_PAGES") in bytes; None if unknown."""
     try:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):

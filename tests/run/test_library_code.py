@@ -52,10 +52,10 @@ def test_what_decides_numbers_is_reached_and_what_prints_is_not():
         "report.results",
         "interop.convert",
         "terminal",
+        "train.board",
     ):
         assert f"tfm.{name}" not in found
     assert "class _Training" in found["tfm.train.loop"]
-    assert "class Board" not in found["tfm.train.loop"]
 
 
 def test_tables_are_found_by_what_they_are():

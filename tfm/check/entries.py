@@ -144,4 +144,4 @@ def failure(table: str, text: str, result: Result) -> str:
 
 def _code() -> str:
     """Returns what a result depends on besides the entry: the code of the check, and JAX."""
-    return f"{library_code.digest((), START)} {metadata.version('jax')}"
+    return f"{library_code.digest('{}', START)} {metadata.version('jax')}"

@@ -2,12 +2,10 @@
 
 While a user's file is loaded, one audit hook observes which of the user's modules are imported and
 which files are opened. Both are hashed into the digest of every entry of that file and copied to
-the folder `source` of a run, like the file itself. Python, installed packages and this library are
-not recorded; profile.json names their versions.
+the folder `source` of a run, like the file itself. profile.json names the versions of the rest.
 
-Outside this guarantee are environment variables, which count only through the config values they
-produce, and whatever a function imports, opens or reads when it is called. Import modules and open
-files at the top of the file, and what they hold is part of the run's identity.
+Not covered are environment variables, which count only through the config values they produce, and
+whatever a function imports, opens or reads when it is called: do both at the top of the file.
 """
 
 import ast
@@ -24,7 +22,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tfm.config.names import UserError
 
@@ -48,7 +46,6 @@ def hash_of(*parts: str) -> str:
 
 
 def hash_file(path: str) -> str:
-    """Hashes a file's content."""
     if not os.path.isfile(path):
         return ABSENT
     with open(path, "rb") as file:
@@ -86,13 +83,11 @@ def entry_digest(text: str, table: str, name: str) -> str:
     entry = _entry(defined.get(table, []), name)
     if entry is None or _is_opaque(tree, defined):
         return hash_of(ast.unparse(tree))
-    used, todo = dict[str, list[ast.stmt]](), [*_names(entry, ast.Load)]
-    while todo:
-        symbol = todo.pop()
-        if symbol in defined and symbol not in used:
-            used[symbol] = defined[symbol]
-            todo += [x for statement in used[symbol] for x in _names(statement, ast.Load)]
-    parts = [f"{x}: {ast.unparse(s)}" for x in sorted(used) for s in used[x]]
+    used, todo = set[str](), _names(entry, ast.Load)
+    while todo := (todo & defined.keys()) - used:
+        used |= todo
+        todo = set().union(*(_names(x, ast.Load) for name in todo for x in defined[name]))
+    parts = [f"{name}: {ast.unparse(x)}" for name in sorted(used) for x in defined[name]]
     return hash_of(ast.unparse(entry), *parts)
 
 
@@ -164,13 +159,14 @@ def _names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
     return {n.id for n in names if isinstance(n.ctx, context)}
 
 
-class Source(NamedTuple):
+@dataclasses.dataclass
+class Source:
     """A Python file as it was when it was executed."""
 
     path: str
     content: bytes
 
-    @property
+    @functools.cached_property
     def text(self) -> str:
         return importlib.util.decode_source(self.content)
 
@@ -186,18 +182,13 @@ class Copy:
 
 
 @dataclasses.dataclass
-class UserFile:
+class UserFile(Source):
     """A user's file with the modules that it imports and the files that it opens while it loads."""
 
-    path: str
-    content: bytes
     copy: Copy | None = None  # that the file belongs to
     modules: dict[str, Source] = dataclasses.field(default_factory=dict)
     files: dict[str, str] = dataclasses.field(default_factory=dict)  # path → digest
-
-    @functools.cached_property
-    def text(self) -> str:
-        return Source(self.path, self.content).text
+    code: dict[str, bytes] = dataclasses.field(default_factory=dict)  # the Python files among them
 
     @property
     def original(self) -> str:
@@ -211,9 +202,8 @@ class UserFile:
 
     def digest(self, table: str, name: str) -> str:
         """Hashes what decides what an entry does."""
-        codes = {key: hash_of(normalized(module.text)) for key, module in self.modules.items()}
-        parts = [f"module {key} {value}" for key, value in codes.items()]
-        parts += [f"file {key} {value}" for key, value in self.opened.items()]
+        parts = [f"module {k} {hash_of(normalized(x.text))}" for k, x in self.modules.items()]
+        parts += [f"file {key} {digest}" for key, digest in self.opened.items()]
         return hash_of(entry_digest(self.text, table, name), *sorted(parts))
 
     def _relative(self, path: str) -> str:
@@ -224,12 +214,7 @@ class UserFile:
         return os.path.relpath(path, os.path.dirname(self.original))
 
 
-class _Recorder(NamedTuple):
-    opened: dict[str, tuple[str, bytes]]  # path → digest, and the content of Python code
-    folder: str | None  # the only one that modules may come from
-
-
-_recorders: list[_Recorder] = []
+_loading: list[UserFile] = []
 
 
 @contextlib.contextmanager
@@ -240,20 +225,18 @@ def recording(file: UserFile, others: Iterable[UserFile]) -> Iterator[None]:
     of the `others` uses different code under the same module name: a process has only one.
     """
     _install_hook()
-    before, opened = _own_modules(), dict[str, tuple[str, bytes]]()
-    folder, roots = (file.copy.folder, file.copy.roots) if file.copy else (None, [])
+    before, roots = _own_modules(), file.copy.roots if file.copy else ()
     for name in before:
         del sys.modules[name]
     sys.path[:0] = roots
-    _recorders.append(_Recorder(opened, folder))
+    _loading.append(file)
     try:
         yield
         for name, module in _own_modules().items():
             path = _located(module.__file__ or "")
-            if path in opened:
-                file.modules[name] = Source(path, opened[path][1])
-        modules = {module.path for module in file.modules.values()}
-        file.files |= {path: opened[path][0] for path in opened.keys() - modules}
+            if path in file.code:
+                file.modules[name] = Source(path, file.code[path])
+                file.files.pop(path, None)
         for other in others:
             for name in file.modules.keys() & other.modules.keys():
                 ours, theirs = file.modules[name], other.modules[name]
@@ -267,7 +250,7 @@ def recording(file: UserFile, others: Iterable[UserFile]) -> Iterator[None]:
             del sys.modules[name]
         raise
     finally:
-        _recorders.pop()
+        _loading.pop()
         for name, module in before.items():
             sys.modules.setdefault(name, module)
         sys.path[:] = [path for path in sys.path if path not in roots]
@@ -305,7 +288,7 @@ def _install_hook() -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal busy
-        if event == "open" and _recorders and not busy and not isinstance(args[0], int):
+        if event == "open" and _loading and not busy and not isinstance(args[0], int):
             busy = True
             try:
                 _observe(_located(os.fsdecode(args[0])), args[2])
@@ -330,12 +313,13 @@ def _observe(path: str, flags: int) -> None:
             return
         frame = frame.f_back
     is_code = path.endswith(".py") and os.path.isfile(path)
-    for recorder in _recorders:
-        if is_code and recorder.folder is not None and not _is_below(path, recorder.folder):
+    for file in _loading:
+        if is_code and file.copy is not None and not _is_below(path, file.copy.folder):
             raise ModuleNotFoundError(f"{path} is not in the copy of the source")
-        if path not in recorder.opened:
-            content = pathlib.Path(path).read_bytes() if is_code else b""
-            recorder.opened[path] = hash_file(path), content
+        if path not in file.files:
+            file.files[path] = hash_file(path)
+            if is_code:
+                file.code[path] = pathlib.Path(path).read_bytes()
 
 
 def _located(path: str) -> str:
@@ -351,17 +335,14 @@ def _is_below(path: str, folder: str) -> bool:
 def write_copies(folder: pathlib.Path, files: Collection[UserFile]) -> dict[str, str]:
     """Copies files, their modules and the files they opened; returns each file's place."""
     modules = {name: module for file in files for name, module in file.modules.items()}
-    contents = {file.path: file.content for file in files}
-    contents |= {module.path: module.content for module in modules.values()}
+    contents = {source.path: source.content for source in (*files, *modules.values())}
     opened = {path: digest for file in files for path, digest in file.files.items()}
     read = {path: digest for path, digest in opened.items() if digest != ABSENT}
     originals = {p: o for file in files if file.copy for p, o in file.copy.originals.items()}
-    roots = {pathlib.Path(file.path).parent for file in files}
+    roots = {pathlib.Path(path).parent for path in (*(file.path for file in files), *read)}
     roots |= {_root_of(name, module.path) for name, module in modules.items()}
-    roots |= {pathlib.Path(path).parent for path in read}
     outermost = sorted(root for root in roots if not roots & set(root.parents))
-    index: dict[str, Any] = {"files": {}, "opened": {}}
-    places: dict[str, str] = {}
+    places, listed = dict[str, str](), dict[str, list[str]]()
     new = folder / f".{SOURCE}.{os.getpid()}"
     try:
         for path in sorted({*contents, *read}):
@@ -375,10 +356,12 @@ def write_copies(folder: pathlib.Path, files: Collection[UserFile]) -> dict[str,
             digest = hash_file(str(new / place))
             if read.get(path, digest) != digest:
                 raise UserError(f"{path} was edited since it was read: start again")
-            places[path], index["files"][place] = place, [originals.get(path, path), digest]
-        index["modules"] = {name: places[module.path] for name, module in modules.items()}
-        for file in files:
-            index["opened"] |= file.opened
+            places[path], listed[place] = place, [originals.get(path, path), digest]
+        index = {
+            "files": listed,
+            "modules": {name: places[module.path] for name, module in modules.items()},
+            "opened": {path: digest for file in files for path, digest in file.opened.items()},
+        }
         (new / INDEX).write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
         shutil.rmtree(folder / SOURCE, ignore_errors=True)
         os.rename(new, folder / SOURCE)

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import math
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -65,14 +66,16 @@ def field(
     above: float | None = None,
     below: float | None = None,
     most: float | None = None,
+    pattern: bool = False,
 ) -> Any:
-    """Declares a field whose value names an entry of a registry, or lies in a range.
+    """Declares a field: it names an entry of a registry, lies in a range, or is a regular
+    expression (`pattern`).
 
     None is valid if the type allows it. With `calls`, the entry is a function that is called with
     the options in brackets. With `none`, the name "none" is valid and has the entry None.
     """
     rules = {"table": table, "least": least, "above": above, "below": below, "most": most}
-    rules |= {"calls": calls or None, "none": none or None}
+    rules |= {"calls": calls or None, "none": none or None, "pattern": pattern or None}
     metadata = {name: rule for name, rule in rules.items() if rule is not None}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -111,9 +114,11 @@ class Spec:
             value = getattr(self, f.name)
             if "table" in f.metadata:
                 object.__setattr__(self, f.name, _resolve(f, value))
-            for number in value if isinstance(value, tuple) else (value,):
-                if type(number) in (int, float):
-                    _check_range(f, number)
+            for item in value if isinstance(value, tuple) else (value,):
+                if type(item) in (int, float):
+                    _check_range(f, item)
+                elif "pattern" in f.metadata and item is not None:
+                    _check_pattern(f, item)
         self.check()
 
     def check(self) -> None:
@@ -166,6 +171,13 @@ def _check_range(f: dataclasses.Field, number: float) -> None:
             raise SpecError(f.name, f"{{key}}={number} must be {text}")
     if not math.isfinite(number):
         raise SpecError(f.name, f"{{key}}={number} must be a finite number")
+
+
+def _check_pattern(f: dataclasses.Field, text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as e:
+        raise SpecError(f.name, f"{{key}}={text!r} is no regular expression: {e}") from e
 
 
 _hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)

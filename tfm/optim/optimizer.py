@@ -6,9 +6,10 @@ a scanned stack.
 """
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax import numpy as jnp
+from jax.tree_util import tree_map_with_path as map_with_path
 from optax import contrib
 
 from tfm.config.names import UserError
@@ -34,15 +36,15 @@ class OptimizerSpec(Spec):
     learning_rate: float = field(1e-3, above=0)  # the peak of the schedule
     schedule: Named = call(lambda: SCHEDULES, "constant")
     weight_decay: float | None = field(None, least=0)
-    decay_mask: str = r"kernel|embedding|input|output"  # regular expression: names that decay
+    decay_mask: str = field(r"kernel|embedding|input|output", pattern=True)  # names that decay
     clip: float | None = field(1.0, above=0)  # the largest norm of the gradient
     clip_rows: float | None = field(None, above=0)  # the same for each row of an embedding
     b1: float = rate(0.9)
     b2: float = rate(0.999)
     eps: float = field(1e-8, above=0)
     momentum: float | None = rate(None)  # for sgd
-    frozen: str | None = None  # regular expression: paths of frozen parameters
-    factor_paths: tuple[str, ...] = ()  # regular expressions; the first match counts
+    frozen: str | None = field(None, pattern=True)  # paths of frozen parameters
+    factor_paths: tuple[str, ...] = field((), pattern=True)  # the first match counts
     factors: tuple[float, ...] = field((), least=0)  # of the learning rate, one for each path
 
     def decays(self, path: tuple[Any, ...]) -> bool:
@@ -60,13 +62,6 @@ class OptimizerSpec(Spec):
             raise SpecError(
                 "momentum", f"{{key}}={self.momentum}: only 'sgd' has momentum, not {self.name!r}"
             )
-        patterns = {"decay_mask": (self.decay_mask,), "factor_paths": self.factor_paths}
-        for key, texts in {**patterns, "frozen": (self.frozen or "",)}.items():
-            for text in texts:
-                try:
-                    re.compile(text)
-                except re.error as e:
-                    raise SpecError(key, f"{{key}}={text!r} is no regular expression: {e}") from e
 
 
 def sgd(spec: OptimizerSpec) -> optax.GradientTransformation:
@@ -102,9 +97,11 @@ def muon(spec: OptimizerSpec) -> optax.GradientTransformation:
     Scaled by 0.2·√(larger side), so that Adam's learning rates fit.  Liu et al. 2025.
     """
     matrices = optax.chain(
-        contrib.scale_by_muon(weight_dimension_numbers=_dimensions), optax.stateless(_by_side)
+        contrib.scale_by_muon(weight_dimension_numbers=functools.partial(map_with_path, _axes)),
+        optax.stateless(lambda updates, _: map_with_path(_by_side, updates)),
     )
-    return optax.partition({"matrix": matrices, "other": adam(spec)}, _labels)
+    kinds = functools.partial(map_with_path, _kind)
+    return optax.partition({"matrix": matrices, "other": adam(spec)}, kinds)
 
 
 def numbers(spec: OptimizerSpec) -> dict[str, Any]:
@@ -126,15 +123,12 @@ def split(spec: OptimizerSpec, params: Tree) -> tuple[Tree, Tree]:
     flat = flatten_dict(params)
     paths = {path for path in flat if re.fullmatch(spec.frozen, "/".join(path))}
     if not paths or len(paths) == len(flat):
-        count = "every" if paths else "no"
         raise UserError(
-            f"optimizer.frozen={spec.frozen!r} is the path of {count} parameter; this model has "
-            + ", ".join(sorted("/".join(path) for path in flat)[:4])
-            + ", …"
+            f"optimizer.frozen={spec.frozen!r} is the path of {'every' if paths else 'no'} "
+            f"parameter; this model has {_some(flat)}"
         )
-    parts = ({k: x for k, x in flat.items() if (k in paths) == frozen} for frozen in (False, True))
-    moving, frozen = map(unflatten_dict, parts)
-    return moving, frozen
+    moving = unflatten_dict({path: x for path, x in flat.items() if path not in paths})
+    return moving, unflatten_dict({path: flat[path] for path in paths})
 
 
 def merge(moving: Tree, frozen: Tree) -> Tree:
@@ -147,18 +141,21 @@ def merge(moving: Tree, frozen: Tree) -> Tree:
 def check_params(spec: OptimizerSpec, params: Tree) -> None:
     """Raises if the spec names parameters that do not exist or are frozen."""
     moving = flatten_dict(split(spec, params)[0])
-    paths = ["/".join(path) for path in moving]
     if spec.clip_rows is not None and not any(map(_is_table, moving)):
         raise UserError(
-            f"optimizer.clip_rows={spec.clip_rows}: this model trains no embedding; it "
-            f"has {', '.join(sorted(paths)[:4])}, …"
+            f"optimizer.clip_rows={spec.clip_rows}: this model trains no embedding; it has "
+            + _some(moving)
         )
     for text in spec.factor_paths:
-        if not any(re.fullmatch(text, path) for path in paths):
+        if not any(re.fullmatch(text, "/".join(path)) for path in moving):
             raise UserError(
                 f"optimizer.factor_paths: {text!r} is the path of no trained parameter; this "
-                f"model has {', '.join(sorted(paths)[:4])}, …"
+                f"model has {_some(moving)}"
             )
+
+
+def _some(paths: Iterable[tuple[str, ...]]) -> str:
+    return f"{', '.join(sorted(map('/'.join, paths))[:4])}, …"
 
 
 def update(
@@ -193,7 +190,7 @@ def update(
         factor = rate if index is None else rate * numbers["factors"][index]
         return -factor.astype(update.dtype) * update
 
-    updates = jax.tree_util.tree_map_with_path(scaled, updates)
+    updates = map_with_path(scaled, updates)
     return optax.apply_updates(params, updates), state
 
 
@@ -204,14 +201,13 @@ def _apply(transform: optax.GradientTransformation, updates: Tree, params: Tree)
 
 def _by_path(predicate: Callable[[tuple[Any, ...]], bool]) -> Callable[[Tree], Tree]:
     """Returns a mask: True for parameters whose path has a property."""
-    return lambda tree: jax.tree_util.tree_map_with_path(lambda path, _: predicate(path), tree)
+    return lambda tree: map_with_path(lambda path, _: predicate(path), tree)
 
 
 def _factor(spec: OptimizerSpec, path: tuple[Any, ...]) -> int | None:
     """Returns the index of the first pattern that a path matches."""
     text = "/".join(_names(path))
-    matches = (i for i, pattern in enumerate(spec.factor_paths) if re.fullmatch(pattern, text))
-    return next(matches, None)
+    return next((i for i, p in enumerate(spec.factor_paths) if re.fullmatch(p, text)), None)
 
 
 def _is_table(path: tuple[Any, ...]) -> bool:
@@ -228,39 +224,23 @@ def _names(path: tuple[Any, ...]) -> list[str]:
     return [str(getattr(part, "key", part)) for part in path]
 
 
-def _axes(path: tuple[Any, ...], rank: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Returns the input and the output axes of a kernel; None if it is no matrix of a layer."""
+def _kind(path: tuple[Any, ...], _: Array) -> str:
+    """Returns "matrix" for the kernels of layers."""
     names = _names(path)
-    if names[-1] != "kernel" or names[0] == "head":
-        return None
-    axes = tuple(range(int(SCANNED in names), rank))
+    return "matrix" if names[-1] == "kernel" and names[0] != "head" else "other"
+
+
+def _axes(path: tuple[Any, ...], kernel: Array) -> contrib.MuonDimensionNumbers:
+    """Returns the input and the output axes of a kernel."""
+    names = _names(path)
+    axes = tuple(range(int(SCANNED in names), kernel.ndim))
     inputs = len(axes) - 1 if names[-2] in ("out", "convolution") else 1
-    return axes[:inputs], axes[inputs:]
+    return contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
 
-def _labels(params: Tree) -> Tree:
-    return jax.tree_util.tree_map_with_path(
-        lambda path, p: "other" if _axes(path, jnp.ndim(p)) is None else "matrix", params
-    )
-
-
-def _dimensions(params: Tree) -> Tree:
-    def dimensions(path, p):
-        axes = _axes(path, jnp.ndim(p))
-        return None if axes is None else contrib.MuonDimensionNumbers(*axes)
-
-    return jax.tree_util.tree_map_with_path(dimensions, params)
-
-
-def _by_side(updates: Tree, params: Tree) -> Tree:
-    def scale(path, update):
-        axes = _axes(path, jnp.ndim(update))
-        if axes is None:
-            return update
-        larger = max(math.prod(update.shape[i] for i in side) for side in axes)
-        return update * (0.2 * math.sqrt(larger))
-
-    return jax.tree_util.tree_map_with_path(scale, updates)
+def _by_side(path: tuple[Any, ...], update: Array) -> Array:
+    larger = max(math.prod(update.shape[i] for i in side) for side in _axes(path, update))
+    return update * (0.2 * math.sqrt(larger))
 
 
 OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] = {

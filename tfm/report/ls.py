@@ -92,7 +92,7 @@ def _read(path: pathlib.Path, name: str) -> Listed:
         return Listed(**known, status=summary["status"], headlines=headlines)
     lines = folder.read_log()
     valid = [x for x in folder.read_log("valid") if x.get("loss") is not None]
-    best = dict(min(valid, key=lambda line: line["loss"])) if valid else None
+    best = min(valid, key=lambda line: line["loss"], default=None)
     if best is not None:
         del best["split"]
     far = {**known, "best": best, "step": lines[-1]["step"] if lines else 0}
@@ -118,8 +118,6 @@ def _locked(path: pathlib.Path) -> bool:
     try:
         with open(path / "lock") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no lock, or it cannot be read
-        return False
+    except OSError as e:  # without BlockingIOError, there is no lock, or it cannot be read
+        return isinstance(e, BlockingIOError)
     return False

@@ -212,10 +212,8 @@ def _seconds(lines: Sequence[Mapping[str, Any]], steps: int) -> float | None:
 
     The first line is left out: it includes compilation.
     """
-    per_step = [
-        line["seconds"] / (line["step"] - before["step"])
-        for before, line in itertools.pairwise(lines)
-    ]
+    pairs = itertools.pairwise(lines)
+    per_step = [line["seconds"] / (line["step"] - before["step"]) for before, line in pairs]
     return statistics.median(per_step) * steps if per_step else None
 
 

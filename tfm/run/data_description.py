@@ -1,7 +1,7 @@
 """Describes the data of a run: its splits, its training batches and some examples."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ def examples(run: RunSpec, source: Source, dataset: Dataset, rows: int) -> Itera
     objective, rows = run.objective.entry, min(rows, len(dataset))
     batch = next(eval_batches(objective, dataset, rows))
     names = dataset.label_names
-    show = _tokens(of_data(dataset, source, objective.added(dataset)))
+    reader = of_data(dataset, source, objective.added(dataset))
     for row in range(rows):
         out: dict[str, str] = {}
         for name, x in batch.inputs.items():
@@ -116,7 +116,7 @@ def examples(run: RunSpec, source: Source, dataset: Dataset, rows: int) -> Itera
             valid = [v for k, v in batch.inputs.items() if "valid" in k and k.endswith(axis)]
             ids = x[row][valid[0][row]] if valid else x[row]
             beside = name.rpartition("_")[0].endswith(BESIDE)
-            out[name] = " ".join(map(str, ids)) if beside else show(ids)
+            out[name] = " ".join(map(str, ids)) if beside else _text(reader, ids)
         labels, weights = np.asarray(batch.labels)[row], np.asarray(batch.weights)[row]
         scored = np.atleast_1d(labels)[np.atleast_1d(weights) > 0]
         is_class = labels.ndim == 0 or (dataset.form == "tags" and dataset.tags is not None)
@@ -125,13 +125,13 @@ def examples(run: RunSpec, source: Source, dataset: Dataset, rows: int) -> Itera
         elif names is not None and is_class:
             out["labels"] = " ".join(names[i] if i < len(names) else str(i) for i in scored)
         else:
-            out["labels"] = show(scored)
+            out["labels"] = _text(reader, scored)
         yield out
 
 
-def _tokens(reader: Reader) -> Callable[[Any], str]:
-    """Returns a function that shows ids; it separates tokens that include their spaces by |."""
+def _text(reader: Reader, ids: Any) -> str:
+    """Returns ids as text; tokens that include their spaces are separated by |."""
     if reader.kind in ("bytes", "pieces"):
-        return reader.decode
+        return reader.decode(ids)
     spaced = reader.tokenizer is not None and reader.tokenizer.spaced
-    return lambda ids: ("|" if spaced else " ").join(reader.names(ids))
+    return ("|" if spaced else " ").join(reader.names(ids))

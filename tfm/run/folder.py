@@ -60,20 +60,20 @@ def _check_file(name: str, tree: Any) -> None:
             if tree["status"] not in ("diverged", "done"):
                 text = "where one of 'diverged', 'done' belongs (status)"
                 raise ValueError(f"holds {tree['status']!r} {text}")
-            metrics = [part for part in (tree["valid"], tree["best"]) if part is not None]
-            for part in metrics:
-                _check(part, loss=NUMBER)
-            for part in (*metrics, *tree["tests"].values()):
-                _check(part)
-                _check(part, **dict.fromkeys(part, NUMBER))
+            losses = [metrics for metrics in (tree["valid"], tree["best"]) if metrics is not None]
+            for metrics in losses:
+                _check(metrics, loss=NUMBER)
+            for metrics in (*losses, *tree["tests"].values()):
+                _check(metrics)
+                _check(metrics, **dict.fromkeys(metrics, NUMBER))
         case "profile.json":
-            for part in _parts(tree, "profiles"):
-                _check(part, entries=dict, made_by=dict)
-                _check(part["entries"], **dict.fromkeys(part["entries"], list))
+            for profile in _list(tree, "profiles"):
+                _check(profile, entries=dict, made_by=dict)
+                _check(profile["entries"], **dict.fromkeys(profile["entries"], list))
         case "sweep.json":
             _check(tree, study=str, question=str, metric=str)
-            for part in _parts(tree, "runs"):
-                _check(part, id=str, variant=str, task=str, seed=int, point=dict)
+            for run in _list(tree, "runs"):
+                _check(run, id=str, variant=str, task=str, seed=int, point=dict)
         case "failure.json":
             _check(tree, error=str)
         case "data.json":
@@ -86,7 +86,7 @@ def _check_file(name: str, tree: Any) -> None:
             _check(tree)
 
 
-def _parts(tree: Any, name: str) -> list[Any]:
+def _list(tree: Any, name: str) -> list[Any]:
     _check(tree, **{name: list})
     if not tree[name]:
         raise ValueError(f"holds an empty list ({name})")
@@ -147,10 +147,9 @@ def check_format(path: str | pathlib.Path, config: Mapping[str, Any]) -> None:
 def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
     """Renames settings of an older format."""
     new = json.loads(json.dumps(config))
-    model = new.get("model")
-    dropout = model.get("dropout") if isinstance(model, dict) else None
-    if isinstance(dropout, dict) and "teacher" in dropout:
-        dropout["scheduled_sampling"] = dropout.pop("teacher")
+    match new:
+        case {"model": {"dropout": {"teacher": _} as dropout}}:
+            dropout["scheduled_sampling"] = dropout.pop("teacher")
     return new
 
 
@@ -197,10 +196,14 @@ class Folder:
         with file:
             self._lock = file
             try:
-                while not self._take():
+                while True:
+                    with contextlib.suppress(BlockingIOError):
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
                     if time.monotonic() >= until:
                         raise UserError(f"{self.path} is in use by another process")
                     time.sleep(0.1)
+                self.check_lock()
                 try:
                     yield
                 except Exception:
@@ -213,14 +216,6 @@ class Folder:
                     raise
             finally:
                 self._lock = None
-
-    def _take(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        self.check_lock()
-        return True
 
     def check_lock(self) -> None:
         """Raises if the folder that was locked is no longer at its path."""

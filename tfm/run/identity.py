@@ -66,15 +66,11 @@ def digests(run: RunSpec) -> dict[str, str]:
 
 def entries(run: RunSpec) -> dict[str, list[str]]:
     """Returns the entries of the library's tables that a run names, by module:TABLE."""
-    names: dict[str, set[str]] = {_place(table): set() for table in TABLES.values()}
+    names: dict[Any, set[str]] = {symbol_of(table): set() for table in TABLES.values()}
     for table, text in named(run):
-        names.setdefault(_place(table), set()).update(text.names)
-    names[_place(FAMILIES)] = {run.model.family}
-    return {place: sorted(names[place]) for place in sorted(names) if place}
-
-
-def _place(table: object) -> str:
-    return ":".join(symbol_of(table) or ())
+        names.setdefault(symbol_of(table), set()).update(text.names)
+    names[symbol_of(FAMILIES)] = {run.model.family}
+    return {":".join(symbol): sorted(used) for symbol, used in names.items() if symbol is not None}
 
 
 def profile(run: RunSpec) -> dict[str, Any]:
@@ -101,7 +97,7 @@ def record_profile(run: RunSpec, folder: Folder, warn: Callable[[str], None]) ->
     if before and now != before[-1]:
         keys = ", ".join(key for key in now if now[key] != before[-1].get(key))
         warn(f"begun under another profile ({keys}): bits may differ from one run")
-    after = before if before and now == before[-1] else [*before, now]
+    after = before if now in before[-1:] else [*before, now]
     packages = {package.name: package.version for package in metadata.distributions()}
     start: dict[str, Any] = {
         "command": sys.argv,

@@ -10,7 +10,7 @@ import functools
 import json
 import pathlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -22,10 +22,7 @@ START = ("tfm.train.loop", "train")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 SETTINGS = "jax_settings"
 Symbol = tuple[str, str]  # a module and one of its top-level names; ("tfm.x", "") is the module
-NO_EFFECT = (  # on numbers: modules, and one class
-    *("tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance"),
-    ("tfm.train.loop", "Board"),
-)
+NO_EFFECT = "tfm.run.identity", "tfm.run.library_code", "tfm.config.provenance", "tfm.train.board"
 SYMBOLS = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 
@@ -81,7 +78,7 @@ def reached(
     while todo:
         symbol = todo.pop()
         module = _module(symbol[0])
-        if symbol in texts or symbol in NO_EFFECT or symbol[0] in NO_EFFECT:
+        if symbol in texts or symbol[0] in NO_EFFECT:
             continue
         if symbol[1] in module.imports:  # a name that a module passes on
             todo.append(module.imports[symbol[1]])
@@ -111,10 +108,9 @@ def _uses(node: ast.AST, name: str) -> Iterator[Symbol]:
     module = _module(name)
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute):
-            owner = module.imports.get(ast.unparse(part.value), ("", "not a module"))
-            other = None if owner[1] else _module(owner[0])
-            if other is not None and part.attr in {*other.symbols, *other.imports}:
-                yield owner[0], part.attr
+            owner, inner = module.imports.get(ast.unparse(part.value), ("", ""))
+            if owner and not inner and part.attr in _module(owner).symbols | _module(owner).imports:
+                yield owner, part.attr
         elif isinstance(part, ast.Name) and part.id in module.symbols:
             yield name, part.id
         elif isinstance(part, ast.Name) and part.id in module.imports:
@@ -122,19 +118,16 @@ def _uses(node: ast.AST, name: str) -> Iterator[Symbol]:
 
 
 @functools.lru_cache(maxsize=1024)
-def digest(entries: tuple[tuple[Symbol, tuple[str, ...]], ...], start: Symbol = START) -> str:
-    """Hashes the code that is reached with these entries of tables."""
-    return hash_of(json.dumps(reached(dict(entries), start)))
+def digest(entries: str, start: Symbol = START) -> str:
+    """Hashes the code that is reached with the entries that a JSON text lists by module:TABLE."""
+    names = {tuple(place.split(":")): used for place, used in json.loads(entries).items()}
+    return hash_of(json.dumps(reached(names, start)))
 
 
-def made_by(entries: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def made_by(entries: Mapping[str, Collection[str]]) -> dict[str, str]:
     """Returns a hash of the code that a run with these entries reaches, and package versions."""
-    names = []
-    for place in sorted(entries):
-        module, _, name = place.partition(":")
-        names.append(((module, name), tuple(entries[place])))
     versions = {name: metadata.version(name) for name in PACKAGES}
-    return {"tfm": digest(tuple(names)), **versions}
+    return {"tfm": digest(json.dumps(entries, sort_keys=True)), **versions}
 
 
 def is_stale(profile: Mapping[str, Any] | None, settings: Mapping[str, Any] | None = None) -> bool:

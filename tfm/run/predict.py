@@ -22,7 +22,7 @@ from tfm.objectives.table import OBJECTIVES, objectives
 FILTERS = ("top_k", "top_p", "min_p", "repetition_penalty")
 
 
-def able(loaded: Any, ability: str) -> Objective | None:
+def _needed(loaded: Any, ability: str) -> Objective:
     """Returns the objective of a run if it has an ability, such as `writes`, or one that reads
     another output of its model."""
     outputs = getattr(loaded.spec, "outputs", None)
@@ -30,21 +30,13 @@ def able(loaded: Any, ability: str) -> Objective | None:
         reads = objective is loaded.objective if outputs is None else objective.output in outputs
         if getattr(objective, ability) and reads:
             return objective
-    return None
-
-
-def _needed(loaded: Any, ability: str) -> Objective:
-    objective = able(loaded, ability)
-    if objective is None:
-        names = [name for name, entry in OBJECTIVES.items() if getattr(entry, ability)]
-        needed = f"{', '.join(names[:-1])}{' or ' if names[:-1] else ''}{names[-1]}"
-        if getattr(loaded.objective, ability):
-            raise UserError(f"{loaded.folder}: its model has no head for {needed}")
-        raise UserError(
-            f"{loaded.folder} was trained by objective={str(loaded.run.objective)!r}, not by "
-            f"{needed}"
-        )
-    return objective
+    names = [name for name, entry in OBJECTIVES.items() if getattr(entry, ability)]
+    needed = f"{', '.join(names[:-1])}{' or ' if names[:-1] else ''}{names[-1]}"
+    if getattr(loaded.objective, ability):
+        raise UserError(f"{loaded.folder}: its model has no head for {needed}")
+    raise UserError(
+        f"{loaded.folder} was trained by objective={str(loaded.run.objective)!r}, not by {needed}"
+    )
 
 
 def check_prompt(spec: ModelSpec, prompt: Prompt) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -95,19 +94,11 @@ class TrainSpec(Spec):
     save_every: int | None = size(None)  # besides when it is evaluated
     keep: int = size(2)  # checkpoints, besides the best
     init_from: str | None = None  # a run folder whose parameters this run starts from
-    init_pattern: str | None = None  # the paths of those that are taken, a regular expression
+    init_pattern: str | None = field(None, pattern=True)  # the paths of those that are taken
 
     def check(self) -> None:
-        if self.init_pattern is None:
-            return
-        if self.init_from is None:
+        if self.init_pattern is not None and self.init_from is None:
             raise SpecError("init_pattern", f"{{key}}={self.init_pattern!r}: init_from is missing")
-        try:
-            re.compile(self.init_pattern)
-        except re.error as e:
-            raise SpecError(
-                "init_pattern", f"{{key}}={self.init_pattern!r} is no regular expression: {e}"
-            ) from e
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -248,11 +239,9 @@ def open_datasets(run: RunSpec, vocabulary: str | None = None) -> dict[str, Data
     if any(evaluation.split == "test" for evaluation in (*run.during, *run.after)):
         counts["test"] = data.valid_examples
     datasets = open_splits(data.dataset, counts, data.seed, vocabulary, data.reading)
-    vocabulary = datasets["train"].vocabulary
+    rest = data.seed, datasets["train"].vocabulary, data.reading
     for text in data.tests:
-        datasets[str(text)] = open_dataset(
-            text, "test", data.valid_examples, data.seed, vocabulary, data.reading
-        )
+        datasets[str(text)] = open_dataset(text, "test", data.valid_examples, *rest)
     return datasets | {f"valid, {name}": part for name, part in datasets["valid"].parts.items()}
 
 
@@ -261,17 +250,15 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
 
     Raises if the data, the objective and the model do not fit together.
     """
-    datasets, objective = open_datasets(run, vocabulary), run.objective.entry
-    model = run.model
+    datasets, objective, model = open_datasets(run, vocabulary), run.objective.entry, run.model
+    train = datasets["train"]
     for name, dataset in datasets.items():
         reason = objective.refuses(dataset)
         if reason is not None:
             fits = ", ".join(accepting(dataset))
             raise UserError(f"objective {run.objective!r} {reason}; this data allows: {fits}")
         try:
-            check_same_ids(
-                objective, datasets["train"].vocab, datasets["train"].vocabulary, dataset
-            )
+            check_same_ids(objective, train.vocab, train.vocabulary, dataset)
             model = open_sizes(model, objective, dataset)
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
@@ -314,10 +301,8 @@ def plan_of(run: RunSpec, dataset: Dataset) -> Plan:
         return _packed(run, dataset, lengths_NS)
     buckets = into_buckets(lengths_NS, data.buckets or 1)
     rows = buckets.order[np.cumsum([0, *buckets.counts[:-1]])].tolist()  # one of each bucket
-    sizes = [
-        _size(run, shaped(dataset, *edge), row)
-        for edge, row in zip(buckets.edges, rows, strict=True)
-    ]
+    shapes = [shaped(dataset, *edge) for edge in buckets.edges]
+    sizes = [_size(run, shape, row) for shape, row in zip(shapes, rows, strict=True)]
     return Buckets(buckets, tuple(sizes), run.seed)
 
 

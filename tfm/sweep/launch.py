@@ -15,9 +15,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
-from typing import Any, Protocol
+from typing import Any
 
 from tfm.config.names import UserError
 from tfm.config.spec import to_tree
@@ -51,14 +51,11 @@ class Progress:
         return self.line.get("step", 0) / self.job.run.train.steps
 
 
-class Watcher(Protocol):
-    """Shows the progress of a sweep."""
-
-    def show(self, jobs: Sequence[Progress]) -> None: ...
+Show = Callable[[Sequence[Progress]], None]
 
 
 def launch(
-    study: Study, jobs: Sequence[Job], folder: Folder, watcher: Watcher, workers: int, retries: int
+    study: Study, jobs: Sequence[Job], folder: Folder, show: Show, workers: int, retries: int
 ) -> list[Progress]:
     """Runs the jobs that are not done; returns all in order. The caller locks the folder."""
     folder.write("sweep.json", describe(study, jobs))
@@ -66,8 +63,8 @@ def launch(
     left = sum(p.state == "waiting" for p in progress)
     if left:
         with _stop_on_sigterm(), _Pool(folder.path, min(workers, left)) as pool:
-            _serve(pool, progress, watcher, retries)
-    watcher.show(progress)
+            _serve(pool, progress, show, retries)
+    show(progress)
     return progress
 
 
@@ -215,7 +212,7 @@ class _Worker:
     ready: bool = False
 
 
-def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int) -> None:
+def _serve(pool: _Pool, jobs: Sequence[Progress], show: Show, retries: int) -> None:
     queue = [job for job in jobs if job.state == "waiting"]
     running = 0
     while queue or running:
@@ -225,7 +222,7 @@ def _serve(pool: _Pool, jobs: Sequence[Progress], watcher: Watcher, retries: int
                 queue.remove(chosen)
                 pool.give(number, chosen)
                 running += 1
-        watcher.show(jobs)
+        show(jobs)
         for number, event in pool.events(timeout=0.5):
             worker = pool.workers[number]
             assert worker is not None

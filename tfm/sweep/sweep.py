@@ -48,7 +48,7 @@ def sweep(
     with folder.lock(mark="sweep.json"):
         _move_stale(stale_jobs(jobs, workdir), len(jobs), folder.path, stale)
         with Display(study.metric, quiet) as display:
-            done = launch(study, jobs, folder, display, workers, retries)
+            done = launch(study, jobs, folder, display.show, workers, retries)
         outcome = results.read(workdir, settings())
         results.write(outcome, folder)
     return outcome, done

@@ -9,12 +9,10 @@ import contextlib
 import dataclasses
 import json
 import math
-import pathlib
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -28,7 +26,7 @@ from tfm.data.dataset import Dataset
 from tfm.data.plan.order import Prefetch
 from tfm.data.reader import of_data
 from tfm.evaluate import leaks, loss
-from tfm.evaluate.evaluator import NO_METRIC, SPLITS, Evaluation, results_of
+from tfm.evaluate.evaluator import SPLITS, Evaluation, results_of
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
@@ -39,6 +37,7 @@ from tfm.run.library_code import is_stale
 from tfm.run.load import LoadedRun
 from tfm.run.spec import RunSpec, open_data, open_datasets, plan_of, train_flops
 from tfm.runtime import check_memory, settings
+from tfm.train.board import Board
 from tfm.train.finetune import initial_variables
 from tfm.train.step import TrainState, run_numbers, run_steps, schedule, zero_metrics
 
@@ -88,9 +87,8 @@ def train(
         run, data = open_data(run, begun.get("vocabulary"))
     else:
         data = open_datasets(run, begun.get("vocabulary"))
-    fingerprints = tuple(dataset.fingerprint for dataset in data.values())
     init = init_digest(run, workdir)
-    parts = fingerprints, digests(run), init
+    parts = tuple(dataset.fingerprint for dataset in data.values()), digests(run), init
     name = identity(run, *parts) if planned is None else planned.id
     if planned not in (None, (name, *parts)):
         raise UserError(f"a file that decides the result of {name} was edited since it began")
@@ -178,24 +176,22 @@ class _Training:
         self.share = schedule(run.optimizer.schedule, run.train.steps)
 
     def run(self) -> dict[str, Any]:
+        train = self.spec.train
         try:
-            return self._run()
+            state = self._restore()
+            begin = int(state.step)
+            logged = begin % train.log_every == 0 or begin == train.steps
+            if logged and int(state.diverged) >= 0:  # killed between its last save and its end
+                return self._finish(state, "diverged")
+            logged_at = begin - begin % train.log_every
+            self.read = [self._counted(step)[1] for step in range(logged_at, begin)]
+            with Prefetch(self._counted, begin, train.steps) as batches:
+                return self._steps(state, batches)
         finally:  # before other processes may use the folder; an error is already raised
             with contextlib.suppress(Exception):
                 self.checkpoints.close()
             with contextlib.suppress(OSError):
                 self.board.close()
-
-    def _run(self) -> dict[str, Any]:
-        train, state = self.spec.train, self._restore()
-        begin = int(state.step)
-        logged = begin % train.log_every == 0 or begin == train.steps
-        if logged and int(state.diverged) >= 0:  # killed between its last save and its end
-            return self._finish(state, "diverged")
-        logged_at = begin - begin % train.log_every
-        self.read = [read_of(self._batch(step)) for step in range(logged_at, begin)]
-        with Prefetch(self._counted, begin, train.steps) as batches:
-            return self._steps(state, batches)
 
     def _steps(self, state: TrainState, batches: Prefetch[tuple[Batch, Read]]) -> dict[str, Any]:
         train = self.spec.train
@@ -385,49 +381,3 @@ class _Interrupts:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _without_torch() -> Iterator[None]:
-    """Hides PyTorch from tensorboardX, which would import it: two seconds, 200 MB."""
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["torch"]
-
-
-class Board:
-    """Writes TensorBoard files line by line, so that they survive a kill and a full disk."""
-
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder
-        self.events: Any = None
-
-    def write(self, line: Mapping[str, Any]) -> None:
-        with _without_torch():
-            from tensorboardX import summary
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto import event_pb2
-
-        def event(**content: Any) -> Any:
-            return event_pb2.Event(wall_time=time.time(), step=line["step"], **content)
-
-        if self.events is None:
-            self.folder.mkdir(exist_ok=True)
-            self.events = EventsWriter(str(self.folder / "events"))
-            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self.events.write_event(event(session_log=start))
-        group = "/".join(line[x] for x in ("split", "evaluator", "slice") if x in line)
-        for name, value in line.items():
-            if name not in NO_METRIC:
-                scalar = summary.scalar(f"{group}/{name}", value)
-                self.events.write_event(event(summary=scalar))
-        self.events.flush()
-
-    def close(self) -> None:
-        if self.events is not None:
-            self.events.close()

@@ -145,8 +145,9 @@ def train_step(
     )
     ema = state.ema
     if ema is not None:
-        ema = _mean(optimizer.split(opt, ema)[0], moving, numbers["ema"])
-        ema = optimizer.merge(ema, frozen)
+        decay, before = numbers["ema"], optimizer.split(opt, ema)[0]
+        mean = jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, before, moving)
+        ema = optimizer.merge(mean, frozen)
     metrics = {**sums, "norm": norm, "steps": jnp.float32(1)}
     new = state.replace(
         params=optimizer.merge(moving, frozen),
@@ -163,10 +164,6 @@ def train_step(
         diverged = jnp.where(finite | stopped, state.diverged, state.step)
         return new.replace(step=state.step + 1, diverged=diverged)
     return new.replace(step=state.step + 1, skipped=state.skipped + ~finite)
-
-
-def _mean(ema: Any, params: Any, decay: Array) -> Any:
-    return jax.tree.map(lambda old, now: decay * old + (1 - decay) * now, ema, params)
 
 
 def numbers_of(
