@@ -13,8 +13,8 @@ from tfm.layers.stack import Stack
 from tfm.models.common import (
     CallOptions,
     TransformerCache,
+    captured,
     check_cacheable,
-    check_capture,
     check_packed,
     known,
     outputs,
@@ -70,8 +70,7 @@ class EncoderDecoder(nn.Module):
         "states", "weights" and "details"; intermediates are grouped under "encoder" and
         "decoder"."""
         check_packed(self.spec, source_segment_BS)
-        capture = options.get("capture", ())
-        check_capture(capture, "states", "weights", "details")
+        capture = captured(options, "states", "weights", "details")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
             raise UserError("give segments of packed rows for both sides, or for neither")
         source_BSD, encoded = self.encode(
