@@ -51,12 +51,6 @@ def visible(
     return mask
 
 
-def check_packed(spec: BlockSpec, segment_BT: Array | None) -> None:
-    """Raises if rows are packed and a part of the model would mix their segments."""
-    if segment_BT is not None:
-        check_packable(spec)
-
-
 def check_packable(spec: BlockSpec) -> None:
     """Raises if a part of the model cannot keep the segments of packed rows apart."""
     parts = {

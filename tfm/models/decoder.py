@@ -15,7 +15,7 @@ from tfm.models.common import (
     TransformerCache,
     captured,
     check_cacheable,
-    check_packed,
+    check_packable,
     known,
     outputs,
     slots,
@@ -56,7 +56,8 @@ class Decoder(nn.Module):
     ) -> Any:
         """Returns logits, or with `head=False` the final hidden states. The first `prefix_B`
         positions see each other. `capture` may name "states", "weights" and "details"."""
-        check_packed(self.spec, segment_BT)
+        if segment_BT is not None:
+            check_packable(self.spec)
         capture = captured(options, "states", "weights", "details")
         mask = self.spec.mask.entry
         if prefix_B is not None:

@@ -15,7 +15,7 @@ from tfm.layers.dims import drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
-from tfm.models.common import CallOptions, captured, check_packed, known, outputs, visible
+from tfm.models.common import CallOptions, captured, check_packable, known, outputs, visible
 from tfm.ops.fast import add_last
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Encoder(nn.Module):
     ) -> Any:
         """Returns logits; with `head=False` the hidden states of masked_lm, which must be the only
         output. `capture` may name "states", "weights", "details" and "pooled"."""
-        check_packed(self.spec, segment_BT)
+        if segment_BT is not None:
+            check_packable(self.spec)
         capture = captured(options, "states", "weights", "details", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
         if not head and spec.outputs != ("masked_lm",):

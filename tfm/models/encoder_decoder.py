@@ -15,7 +15,7 @@ from tfm.models.common import (
     TransformerCache,
     captured,
     check_cacheable,
-    check_packed,
+    check_packable,
     known,
     outputs,
     slots,
@@ -69,7 +69,8 @@ class EncoderDecoder(nn.Module):
         """Returns logits, or with `head=False` the final hidden states. `capture` may name
         "states", "weights" and "details"; intermediates are grouped under "encoder" and
         "decoder"."""
-        check_packed(self.spec, source_segment_BS)
+        if source_segment_BS is not None:
+            check_packable(self.spec)
         capture = captured(options, "states", "weights", "details")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
             raise UserError("give segments of packed rows for both sides, or for neither")

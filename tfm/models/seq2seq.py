@@ -94,8 +94,7 @@ class SeqToSeq(nn.Module):
         capture, dropouts = captured(options, "states", *gates, *attends), options.get("dropouts")
         names = tuple(name for name in capture if name != "losses")
         cache, encoded = self._encode(source_BS, source_valid_BS, dropouts, names)
-        samples = dropouts is not None and "scheduled_sampling" in dropouts.rates
-        if options.get("train") and dropouts is not None and samples:
+        if options.get("train") and dropouts is not None and "scheduled_sampling" in dropouts.rates:
             if names or not head:
                 option = f"capture={names}" if names else "head=False"
                 raise UserError(f"{option} cannot be used with dropout.scheduled_sampling")
