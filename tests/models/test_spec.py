@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import inspect
 
+import jax
 import pytest
+from jax import numpy as jnp
 
 from tfm.config.names import UserError
 from tfm.models.spec import FAMILIES, RecurrentSpec, model_spec
@@ -117,14 +119,26 @@ SIZES = {"vocab": 9, "width": 8, "layers": 1, "max_length": 8, "hidden": 8, "cha
          "classes": 3, "attention": {"heads": 2}, "feedforward": {"width": 8}}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_capabilities_are_those_of_the_module(name):
-    family = FAMILIES[name]
-    fields = {field.name for field in dataclasses.fields(family.spec)} - {"classes"}
+def small(name):
+    fields = {field.name for field in dataclasses.fields(FAMILIES[name].spec)} - {"classes"}
     hidden = {"hidden": (8,)} if name == "bag" else {}
     classes = {"classes": 3} if name in ("bag", "convolution") else {}
     tree = {k: v for k, v in (SIZES | hidden).items() if k in fields} | {"family": name} | classes
-    spec = model_spec({"model": tree})
+    return model_spec({"model": tree})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_calls_refuse_unknown_arguments(name):
+    spec = small(name)
+    inputs = {key: jnp.zeros(x.shape, x.dtype) for key, x in spec.example(1, 2).items()}
+    for argument in ("dropuots", "sgement_BT"):
+        with pytest.raises(TypeError, match=argument):
+            spec.build().init(jax.random.key(0), **inputs, **{argument: None})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_capabilities_are_those_of_the_module(name):
+    family, spec = FAMILIES[name], small(name)
     takes = inspect.signature(family.module.__call__).parameters
     assert spec.has_source == ("source_BS" in takes)
     assert spec.packs == any("segment" in name for name in takes)

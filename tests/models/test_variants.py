@@ -150,14 +150,17 @@ def test_norms_by_definition(kind):
     """On a padded batch, in float64."""
     from flax import linen as nn
 
+    from tfm.layers.context import Context
     from tfm.layers.norm import normalize
+    from tfm.ops import masks
 
     spec = NormSpec(kind=kind)
 
     class Holder(nn.Module):
         @nn.compact
         def __call__(self, x, valid, train):
-            return normalize(spec, jnp.float32, "norm", x, valid, train)
+            context = Context(masks.everything(), valid, train=train)
+            return normalize(spec, jnp.float32, "norm", x, context)
 
     x, valid = normal(0, 3, 5, 4), np.arange(5)[None] < np.array([3, 5, 2])[:, None]
     variables = Holder().init(jax.random.key(0), x, valid, False)

@@ -9,8 +9,9 @@ from tfm.config.names import UserError, read
 from tfm.data.dataset import Dataset, Examples, Ragged, Special
 from tfm.data.datasets import open_dataset
 from tfm.data.plan.order import Epochs
+from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches, train_batch
-from tfm.objectives.table import OBJECTIVES, accepting
+from tfm.objectives.table import OBJECTIVES, accepting, objectives
 
 
 def ragged(*rows):
@@ -371,3 +372,52 @@ def test_rows_of_one_length_have_no_padding_to_be_told(form, objective, kept):
     np.testing.assert_array_equal(shown[True].labels, shown[False].labels)
     valid = [x for name, x in shown[True].inputs.items() if name not in kept]
     assert all(x.all() for x in valid)
+
+
+ACCEPTED = {
+    "next_token": "target and task",
+    "prefix_lm": "target and task",
+    "seq2seq": "target and task",
+    "classify": "second and task",
+    "pair": "second and task",
+    "regress": "second and task",
+    "span_corruption": "target",
+    "ul2": "target",
+    "vector_to_sequence": "target",
+    "tag": "none",
+    "masked_lm": "none",
+    "word2vec": "none",
+}
+
+
+def test_every_objective_says_which_options_its_prompt_accepts():
+    assert ACCEPTED.keys() == OBJECTIVES.keys()
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+@pytest.mark.parametrize("option", ["sceond", "targets", "second", "target", "task"])
+def test_prompts_refuse_options_that_the_objective_does_not_accept(name, option):
+    # Refused before the text is read, so that no reader is needed.
+    if option in ACCEPTED[name].split(" and "):
+        return
+    objective = objectives()[name]
+    with pytest.raises(UserError, match=f"no option '{option}' for .* accepts {ACCEPTED[name]}$"):
+        objective.prompt(None, "a text", **{option: "x"})
+
+
+def test_prompts_refuse_a_misspelled_option_without_a_value():
+    with pytest.raises(UserError, match="no option 'sceond' for Classify.* accepts second and"):
+        OBJECTIVES["classify"]().prompt(None, "a text", sceond=None)
+
+
+def test_prompts_pass_on_what_is_accepted_and_allow_other_options_to_be_left_open():
+    class Echo(Objective):
+        def read(self, reader, text, second=None):
+            return reader, text, second
+
+    assert Echo().prompt(1, "a", second="b", target=None, task=None) == (1, "a", "b")
+    assert Echo().prompt(1, None) == (1, None, None)
+    with pytest.raises(UserError, match="no option 'task' for Echo, which accepts second$"):
+        Echo().prompt(1, "a", task=0)
+    with pytest.raises(UserError, match=r"no read\(\)"):
+        Objective().prompt(None, "a text")

@@ -205,11 +205,6 @@ def writing_model(spec: ModelSpec, variables: Any) -> tuple[Any, Any]:
     return WithoutCache(module), {name: {"model": tree} for name, tree in variables.items()}
 
 
-def longest(spec: ModelSpec) -> int | None:
-    """Returns how many tokens a model can read on each side; None: any number."""
-    return spec.max_length
-
-
 def check_length(name: str, ids: Sequence[int], most: int | None) -> None:
     """Raises if there are more ids than a model can read."""
     if most is not None and len(ids) > most:

@@ -23,7 +23,6 @@ from tfm.decode.prompts import (
     check_length,
     compiled,
     enlarged,
-    longest,
     padded,
     pads,
     prefill,
@@ -129,7 +128,7 @@ class Writer:
     def room(self, prompt: Prompt) -> int | None:
         """Returns how many tokens can follow a prompt; None: any number. Raises if the prompt or
         its source is too long."""
-        most = longest(self.spec)
+        most = self.spec.max_length
         for name, ids in (("prompt", prompt.tokens), ("source", prompt.source)):
             if ids is None:
                 continue
@@ -153,7 +152,7 @@ class Writer:
         sizes = len(prompt.tokens), len(prompt.source or ())
         if not pads(self.spec):
             return sizes
-        most = longest(self.spec)
+        most = self.spec.max_length
         if self.spec.has_source:
             return sizes[0], bucket(sizes[1], most)
         return bucket(sizes[0], most), 0
@@ -169,8 +168,8 @@ class Writer:
             if room is not None and new > room:
                 raise UserError(
                     f"max_new={new}: the prompt has {len(prompt.tokens)} tokens, and the model "
-                    f"was made for {longest(self.spec)} (model.max_length), so at most {room} can "
-                    "follow"
+                    f"was made for {self.spec.max_length} (model.max_length), so at most {room} "
+                    "can follow"
                 )
         filled = [*prompts, *[prompts[0]] * (size - len(prompts))]
         prompt_BT, valid_BT = padded([one.tokens for one in filled], shape[0])
@@ -197,7 +196,7 @@ class Writer:
             even,
         )
         # The last token that is written is never read.
-        lengths = cache_lengths(shape[0] + new - 1, shape[0], longest(self.spec))
+        lengths = cache_lengths(shape[0] + new - 1, shape[0], self.spec.max_length)
         return arrays, lengths[-1:] if isinstance(self.module, WithoutCache) else lengths
 
     def continuation(

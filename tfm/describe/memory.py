@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from tfm.config.names import UserError
+from tfm.describe.flops import init
 from tfm.layers.block import BlockSpec
 from tfm.models.common import slots
 from tfm.models.spec import ModelSpec
@@ -87,7 +88,7 @@ def cache(spec: ModelSpec) -> Cache | None:
     module, inputs = spec.build(), spec.example(1, 1)
     if not hasattr(module, "init_cache"):
         return None
-    variables = jax.eval_shape(lambda inputs: module.init(jax.random.key(0), **inputs), inputs)
+    variables = init(module, inputs)
 
     def bytes_of(length: int, source: int) -> int:
         inputs = spec.example(1, source)

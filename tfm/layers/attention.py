@@ -10,14 +10,13 @@ import numpy as np
 from flax import linen as nn
 from jax import Array
 from jax import numpy as jnp
-from jax.nn import initializers
 from jax.tree_util import Partial
 
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size
 from tfm.layers.cache import Seen, empty, extended
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates, Mixer
-from tfm.layers.dims import Dims, Initializer, create_params, positions, scaled
+from tfm.layers.dims import Affine, Dims, create_params, positions, scaled
 from tfm.layers.norm import TokenNorm
 from tfm.ops.attend import IMPLEMENTATIONS, attend
 from tfm.ops.fast import add_last, flat_product
@@ -95,26 +94,6 @@ class AttentionSpec(Spec):
             )
 
 
-class HeadWeights(nn.Module):
-    """A kernel (DHK), and a bias (HK) or None, like those of `nn.DenseGeneral`."""
-
-    heads: int
-    features: int
-    use_bias: bool
-    kernel_init: Initializer
-
-    @nn.compact
-    def __call__(self, width: int) -> tuple[Array, Array | None]:
-        """Returns the weights for inputs of this width."""
-        shape = self.heads, self.features
-
-        def init(key: Array, shape: tuple[int, ...]) -> Array:
-            return self.kernel_init(key, (width, math.prod(shape[1:]))).reshape(shape)
-
-        kernel_DHK = self.param("kernel", init, (width, *shape))
-        return kernel_DHK, self.param("bias", initializers.zeros, shape) if self.use_bias else None
-
-
 class MultiHeadAttention(nn.Module):
     """W_o · concat(heads), each head with its own W_q, W_k, W_v.  Vaswani et al. 2017, §3.2.2.
 
@@ -133,13 +112,13 @@ class MultiHeadAttention(nn.Module):
         if self.position.table is not None:
             raise UserError("this position scheme joins the embeddings: use it in PositionTable")
 
-        def project(name: str, heads: int, features: int) -> HeadWeights | None:
+        def project(name: str, heads: int, features: int) -> Affine | None:
             if name not in spec.projections:
                 return None
             init = dims.kernel_init
             if name == "query" and dims.init.small_query:
                 init = scaled(init, width**-0.5)
-            return HeadWeights(heads, features, spec.qkv_bias, init)
+            return Affine((heads, features), spec.qkv_bias, init)
 
         self.query = project("query", spec.heads, width)
         self.key = None if spec.share_qk else project("key", spec.groups, width)

@@ -301,11 +301,7 @@ class Block(nn.Module):
                 name: functools.partial(shown, name, branch) for name, branch in branches.items()
             }
 
-        def norm(name: str, x_BTD: Array) -> Array:
-            return normalize(
-                spec.norm, self.dims.dtype, name, x_BTD, context.valid_BT, context.train
-            )
-
+        norm = functools.partial(normalize, spec.norm, self.dims.dtype, context=context)
         if spec.parallel:  # one norm for all parts.  Wang & Komatsuzaki 2021
             parts = tuple(branches.values())
             branches = {"": lambda x: functools.reduce(jnp.add, (part(x) for part in parts))}

@@ -8,6 +8,7 @@ from jax import numpy as jnp
 
 from tfm.layers.context import Auxiliary, Cache, Context, Mixer, check_size
 from tfm.layers.dims import Conv, Dims, Dropouts, drop
+from tfm.layers.norm import NormSpec, batch
 
 
 class ConvolutionBlock(nn.Module):
@@ -40,15 +41,7 @@ class ConvolutionBlock(nn.Module):
             name="convolution",
         )(blank(x_BTD, valid_BT, 0))
         if self.batch_norm:
-            mask = None if valid_BT is None else valid_BT[..., None]
-            norm = nn.BatchNorm(
-                use_running_average=not train,
-                momentum=0.9,
-                dtype=self.dims.dtype,
-                use_fast_variance=False,
-                name="norm",
-            )
-            x_BTF = norm(x_BTF, mask=mask)
+            x_BTF = batch(NormSpec(), self.dims.dtype, "norm", x_BTF, valid_BT, train)
         x_BTF = blank(self.activation(x_BTF), valid_BT, -jnp.inf)
         if self.pool > 1:
             x_BTF = _pool(x_BTF, self.pool)

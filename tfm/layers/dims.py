@@ -84,6 +84,26 @@ def keep_bias(x: Array, kernel: Array, bias: Array | None, *, dtype: Any) -> tup
     return *promote_dtype(x, kernel, dtype=dtype), bias
 
 
+class Affine(nn.Module):
+    """A kernel (width × features), and a bias (features) or None, like `nn.DenseGeneral` has."""
+
+    features: tuple[int, ...]
+    use_bias: bool
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, width: int) -> tuple[Array, Array | None]:
+        """Returns the weights for inputs of this width."""
+
+        def init(key: Array, shape: tuple[int, ...]) -> Array:
+            return self.kernel_init(key, (width, math.prod(self.features))).reshape(shape)
+
+        kernel = self.param("kernel", init, (width, *self.features))
+        if not self.use_bias:
+            return kernel, None
+        return kernel, self.param("bias", initializers.zeros, self.features)
+
+
 class Dense(nn.Module):
     """W x + b, where x and y may have several feature axes, such as heads.
 

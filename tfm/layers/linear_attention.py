@@ -45,14 +45,13 @@ class LinearAttention(nn.Module):
         y_BTD = out(out_BTHE.astype(x_BTD.dtype))
         intermediates = {}
         if "details" in context.capture and cache is None:
-            weights_BHTS = _weights(q_BTHK, k_BTHK, dims.causal)
             intermediates = {
                 "q_BTHK": q_BTHK,
                 "k_BSGK": k_BTHK,
                 "v_BSGE": v_BTHE,
                 "heads_BTHE": out_BTHE,
+                "weights_BHTS": _weights(q_BTHK, k_BTHK, dims.causal),
             }
-            intermediates |= {"weights_BHTS": weights_BHTS}
         return y_BTD, None if cache is None else state, Auxiliary(intermediates=intermediates)
 
     def _head_width(self) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from flax import linen as nn
 from jax import Array, lax
@@ -10,6 +11,7 @@ from jax.nn import initializers
 from jax.typing import DTypeLike
 
 from tfm.config.spec import Named, Spec, choice, field
+from tfm.layers.context import Context
 from tfm.ops.fast import add_last, scale_last, standardize
 
 PLACEMENTS = {
@@ -61,16 +63,12 @@ class TokenNorm(nn.Module):
         return y.astype(self.dtype)
 
 
-def layer(
-    spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
-) -> Array:
+def layer(spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, *_: Any) -> Array:
     """Computes (x − mean) / √(var + ε) · scale + bias over a token's features.  Ba et al. 2016."""
     return TokenNorm(spec.eps, dtype, True, spec.bias, name=name)(x_BTD)
 
 
-def rms(
-    spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, valid_BT: Array | None, train: bool
-) -> Array:
+def rms(spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, *_: Any) -> Array:
     """Computes x / √(mean x² + ε) · scale over a token's features.  Zhang & Sennrich 2019."""
     return TokenNorm(spec.eps, dtype, False, False, name=name)(x_BTD)
 
@@ -119,17 +117,12 @@ def sentence(
     return SentenceNorm(spec, dtype, name=name)(x_BTD, valid_BT)
 
 
-def normalize(
-    spec: NormSpec,
-    dtype: DTypeLike,
-    name: str,
-    x_BTD: Array,
-    valid_BT: Array | None = None,
-    train: bool = False,
-) -> Array:
+def normalize(spec: NormSpec, dtype: DTypeLike, name: str, x_BTD: Array, context: Context) -> Array:
     """Normalizes x by the norm of a spec; the calling module owns the parameters."""
     norm: Norm | None = spec.kind.entry
-    return x_BTD if norm is None else norm.apply(spec, dtype, name, x_BTD, valid_BT, train)
+    if norm is None:
+        return x_BTD
+    return norm.apply(spec, dtype, name, x_BTD, context.valid_BT, context.train)
 
 
 NORMS: dict[str, Norm] = {

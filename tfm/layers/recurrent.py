@@ -13,7 +13,7 @@ from tfm.config.names import pick
 from tfm.config.spec import Named
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates, Mixer
-from tfm.layers.dims import Dims, Dropouts, drop
+from tfm.layers.dims import Affine, Dims, Dropouts, drop
 from tfm.ops.fast import add_last, flat_product
 from tfm.ops.loops import Dot, scan_time
 from tfm.ops.mask import Mask
@@ -94,13 +94,12 @@ class CellWeights(nn.Module):
         cell, dims = CELLS[self.cell], self.dims
 
         def joined(side: str, features: int, init: Any) -> tuple[Array, Array]:
-            parts = [
-                Affine(dims.width, f"{side}{gate}" in cell.biases, init, name=f"{side}{gate}")(
-                    features
-                )
-                for gate in cell.names
-            ]
-            kernels, biases = zip(*parts, strict=True)
+            kernels, biases = [], []
+            for name in (f"{side}{gate}" for gate in cell.names):
+                gate_weights = Affine((dims.width,), name in cell.biases, init, name=name)
+                kernel, bias = gate_weights(features)
+                kernels.append(kernel)
+                biases.append(jnp.zeros(dims.width) if bias is None else bias)
             return jnp.concatenate(kernels, -1).astype(dims.dtype), jnp.concatenate(biases)
 
         x, bias = joined("i", width, dims.kernel_init)
@@ -108,21 +107,6 @@ class CellWeights(nn.Module):
         if any({f"i{gate}", f"h{gate}"} <= set(cell.biases) for gate in cell.names):
             return Weights(x, h, bias, h_bias)
         return Weights(x, h, bias + h_bias, None)
-
-
-class Affine(nn.Module):
-    """A kernel and a bias, which is zero without `use_bias`."""
-
-    features: int
-    use_bias: bool
-    kernel_init: Any
-
-    @nn.compact
-    def __call__(self, width: int) -> tuple[Array, Array]:
-        kernel = self.param("kernel", self.kernel_init, (width, self.features))
-        if not self.use_bias:
-            return kernel, jnp.zeros(self.features)
-        return kernel, self.param("bias", initializers.zeros, (self.features,))
 
 
 def hidden(carry: Carry) -> Array:

@@ -111,7 +111,7 @@ class Stack(nn.Module):
                 intermediates["table_BTD"] = table(*args)
         x_BTD = table(x_BTD, context.pos_BT, context.valid_BT)
         if spec.norm.embedding:
-            x_BTD = self._norm("embed_norm", x_BTD, context)
+            x_BTD = normalize(spec.norm, self.dims.dtype, "embed_norm", x_BTD, context)
         x_BTD = drop(x_BTD, context.dropouts, "embedding")
         if "states" in capture:
             intermediates["embedding_BTD"] = x_BTD
@@ -143,16 +143,11 @@ class Stack(nn.Module):
             auxiliary = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
         intermediates |= {re.sub("_B", "_NB", k): x for k, x in auxiliary.intermediates.items()}
         if spec.norm.has_final:
-            x_BTD = self._norm("norm", x_BTD, context)
+            x_BTD = normalize(spec.norm, self.dims.dtype, "norm", x_BTD, context)
         if "states" in capture:
             intermediates["final_BTD"] = x_BTD
         losses = {name: jnp.sum(loss) for name, loss in auxiliary.losses.items()}
         return drop(x_BTD, context.dropouts, "output"), cache, Auxiliary(losses, intermediates)
-
-    def _norm(self, name: str, x_BTD: Array, context: Context) -> Array:
-        return normalize(
-            self.spec.norm, self.dims.dtype, name, x_BTD, context.valid_BT, context.train
-        )
 
     def init_cache(self, batch: int, length: int, source: Cache = None) -> Cache:
         """Returns an empty cache for `length` tokens: stacked over scanned layers, a list for

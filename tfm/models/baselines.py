@@ -1,6 +1,6 @@
 """Baselines for whole inputs: a bag of words and a convolutional classifier."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flax import linen as nn
 from jax import Array
@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from tfm.layers.convolution import ConvolutionBlock, blank
 from tfm.layers.dims import Dims, Dropouts, drop
 from tfm.layers.embed import TokenEmbedding
-from tfm.models.common import check_capture, check_valid, known, outputs
+from tfm.models.common import CallOptions, captured, check_valid, known, outputs
 
 if TYPE_CHECKING:
     from tfm.models.spec import BagSpec, ConvolutionSpec
@@ -30,14 +30,11 @@ class Bag(nn.Module):
         *,
         valid_BT: Array | None = None,
         types_BT: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits. `types_BT` is 0 and 1 for tokens of two sentences. `capture` may name
         "states": the input of the MLP, and each hidden layer."""
-        check_capture(capture, "states")
-        spec, dims = self.spec, self.spec.dims(self.spec.width)
+        spec, dims, dropouts = self.spec, self.spec.dims(self.spec.width), options.get("dropouts")
         x_BTD = _embedded(spec, dims, tokens_BT, valid_BT, dropouts)
         if types_BT is None:
             x_BD = _mean(x_BTD, valid_BT)
@@ -50,7 +47,7 @@ class Bag(nn.Module):
             x_BD = spec.activation.entry(dims.dense(width, name=f"hidden_{n}")(x_BD))
             states[f"states_{n + 1}_BD"] = x_BD
             x_BD = drop(x_BD, dropouts, "feedforward", f"hidden_{n}")
-        return _classified(spec, dims, x_BD, dropouts, capture, states)
+        return _classified(spec, dims, x_BD, states, options)
 
 
 def _mean(x_BTD: Array, valid_BT: Array | None) -> Array:
@@ -72,19 +69,16 @@ class Convolution(nn.Module):
         tokens_BT: Array,
         *,
         valid_BT: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits. With batch norm, `train` needs `mutable=["batch_stats"]`. `capture` may
         name "states": the output of each block, and the maximum of each channel."""
-        check_capture(capture, "states")
-        spec, dims = self.spec, self.spec.dims(self.spec.width)
+        spec, dims, dropouts = self.spec, self.spec.dims(self.spec.width), options.get("dropouts")
         x_BTD = _embedded(spec, dims, tokens_BT, valid_BT, dropouts)
-        states: dict[str, Array] = {}
+        states, train = dict[str, Array](), options.get("train", False)
         for n, channels in enumerate(spec.channels):
-            options = spec.window, spec.pool, spec.batch_norm, spec.activation.entry
-            block = ConvolutionBlock(channels, dims, *options, name=f"block_{n}")
+            settings = spec.window, spec.pool, spec.batch_norm, spec.activation.entry
+            block = ConvolutionBlock(channels, dims, *settings, name=f"block_{n}")
             within = None if dropouts is None else dropouts.within(n)
             x_BTD, valid_BT = block(x_BTD, valid_BT, train=train, dropouts=within)
             states[f"states_{n}_BTD"] = x_BTD
@@ -92,7 +86,7 @@ class Convolution(nn.Module):
         if valid_BT is not None:
             x_BD = jnp.where(jnp.any(valid_BT, 1)[:, None], x_BD, 0)
         states["pooled_BD"] = x_BD
-        return _classified(spec, dims, x_BD, dropouts, capture, states)
+        return _classified(spec, dims, x_BD, states, options)
 
 
 def _embedded(
@@ -104,13 +98,9 @@ def _embedded(
 
 
 def _classified(
-    spec: Any,
-    dims: Dims,
-    x_BD: Array,
-    dropouts: Dropouts | None,
-    capture: tuple[str, ...],
-    states: dict[str, Array],
+    spec: Any, dims: Dims, x_BD: Array, states: dict[str, Array], options: CallOptions
 ) -> Any:
-    logits_BV = dims.dense(known(spec.classes), name="head")(drop(x_BD, dropouts, "head"))
-    logits_BV = logits_BV.astype(jnp.float32)
+    capture = captured(options, "states")
+    x_BD = drop(x_BD, options.get("dropouts"), "head")
+    logits_BV = dims.dense(known(spec.classes), name="head")(x_BD).astype(jnp.float32)
     return outputs(logits_BV, capture, states if "states" in capture else {})

@@ -18,7 +18,7 @@ from tfm.ops.shapes import check
 
 
 class CallOptions(TypedDict, total=False):
-    """Options of a Transformer's call, which it passes on in the context of its layers."""
+    """Options of every model's call. A Transformer passes them on in the context of its layers."""
 
     dropouts: Dropouts | None
     train: bool
@@ -51,12 +51,6 @@ def visible(
     return mask
 
 
-def check_packed(spec: BlockSpec, segment_BT: Array | None) -> None:
-    """Raises if rows are packed and a part of the model would mix their segments."""
-    if segment_BT is not None:
-        check_packable(spec)
-
-
 def check_packable(spec: BlockSpec) -> None:
     """Raises if a part of the model cannot keep the segments of packed rows apart."""
     parts = {
@@ -78,13 +72,18 @@ def check_valid(name: str, valid: Array | None, sizes: dict[str, int]) -> None:
         raise UserError(f"{name} must be boolean, True = a real token, not {valid.dtype}")
 
 
-def check_capture(capture: Sequence[str], *known: str) -> None:
-    """Raises unless `capture` is a tuple of known intermediates."""
+def captured(options: CallOptions, *known: str) -> tuple[str, ...]:
+    """Returns the intermediates to return; raises unless they are a tuple of known names, and if
+    the call has an unknown option."""
+    for name in options.keys() - CallOptions.__annotations__.keys():
+        raise TypeError(f"this model's call has no argument {name!r}")
+    capture = options.get("capture", ())
     if isinstance(capture, str):
         raise UserError(f"capture={capture!r} must be a tuple of names: capture=({capture!r},)")
     for name in capture:
         if name not in (*known, "losses"):
             raise UserError(f"no intermediate {name!r} here{suggest(name, known)}")
+    return capture
 
 
 def outputs(

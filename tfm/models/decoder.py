@@ -13,9 +13,9 @@ from tfm.layers.stack import Stack
 from tfm.models.common import (
     CallOptions,
     TransformerCache,
+    captured,
     check_cacheable,
-    check_capture,
-    check_packed,
+    check_packable,
     known,
     outputs,
     slots,
@@ -56,9 +56,9 @@ class Decoder(nn.Module):
     ) -> Any:
         """Returns logits, or with `head=False` the final hidden states. The first `prefix_B`
         positions see each other. `capture` may name "states", "weights" and "details"."""
-        check_packed(self.spec, segment_BT)
-        capture = options.get("capture", ())
-        check_capture(capture, "states", "weights", "details")
+        if segment_BT is not None:
+            check_packable(self.spec)
+        capture = captured(options, "states", "weights", "details")
         mask = self.spec.mask.entry
         if prefix_B is not None:
             if not self.spec.attends:

@@ -15,7 +15,7 @@ from tfm.layers.dims import drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.norm import normalize
 from tfm.layers.stack import Stack
-from tfm.models.common import CallOptions, check_capture, check_packed, known, outputs, visible
+from tfm.models.common import CallOptions, captured, check_packable, known, outputs, visible
 from tfm.ops.fast import add_last
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Encoder(nn.Module):
     ) -> Any:
         """Returns logits; with `head=False` the hidden states of masked_lm, which must be the only
         output. `capture` may name "states", "weights", "details" and "pooled"."""
-        check_packed(self.spec, segment_BT)
-        capture = options.get("capture", ())
-        check_capture(capture, "states", "weights", "details", "pooled")
+        if segment_BT is not None:
+            check_packable(self.spec)
+        capture = captured(options, "states", "weights", "details", "pooled")
         spec, dims = self.spec, self.spec.embed_dims
         if not head and spec.outputs != ("masked_lm",):
             raise UserError(f"head=False: model.outputs={spec.outputs} must be ('masked_lm',)")
@@ -63,9 +63,7 @@ class Encoder(nn.Module):
                 kind = GATED.get(spec.feedforward.kind, spec.feedforward.kind)
                 activation = ACTIVATIONS.get(kind, ACTIVATIONS["gelu"])
                 hidden_BTD = activation(dims.dense(spec.width, name="masked_lm")(x_BTD))
-                hidden_BTD = normalize(
-                    spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, valid_BT, context.train
-                )
+                hidden_BTD = normalize(spec.norm, dims.dtype, "masked_lm_norm", hidden_BTD, context)
                 if not head:
                     return outputs(hidden_BTD, capture, intermediates, losses)
                 logits[name] = self._masked_lm(embed, hidden_BTD)

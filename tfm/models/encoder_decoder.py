@@ -13,9 +13,9 @@ from tfm.layers.stack import Stack
 from tfm.models.common import (
     CallOptions,
     TransformerCache,
+    captured,
     check_cacheable,
-    check_capture,
-    check_packed,
+    check_packable,
     known,
     outputs,
     slots,
@@ -69,9 +69,9 @@ class EncoderDecoder(nn.Module):
         """Returns logits, or with `head=False` the final hidden states. `capture` may name
         "states", "weights" and "details"; intermediates are grouped under "encoder" and
         "decoder"."""
-        check_packed(self.spec, source_segment_BS)
-        capture = options.get("capture", ())
-        check_capture(capture, "states", "weights", "details")
+        if source_segment_BS is not None:
+            check_packable(self.spec)
+        capture = captured(options, "states", "weights", "details")
         if (decoder_segment_BT is None) != (source_segment_BS is None):
             raise UserError("give segments of packed rows for both sides, or for neither")
         source_BSD, encoded = self.encode(

@@ -1,6 +1,6 @@
 """Recurrent networks: a label for each token, one for all, or a sequence from a vector."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flax import linen as nn
 from jax import Array
@@ -11,7 +11,7 @@ from tfm.layers.context import Intermediates
 from tfm.layers.dims import Dropouts, drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Carries, InitialState, RecurrentStack, final, zero_carry
-from tfm.models.common import check_capture, check_valid, known, last_of, outputs
+from tfm.models.common import CallOptions, captured, check_valid, known, last_of, outputs
 from tfm.ops.shapes import check
 
 if TYPE_CHECKING:
@@ -40,20 +40,19 @@ class Recurrent(nn.Module):
         *,
         valid_BT: Array | None = None,
         carry: Carries | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
         head: bool = True,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits, or with `head=False` the final hidden states. `capture` may name
         "states", "carry" (the final carries, from which a call with `carry` continues) and, for an
         LSTM or a GRU, "gates"."""
         gates = ["gates"] if CELLS[self.spec.cell].gates else []
-        check_capture(capture, "states", "carry", *gates)
+        capture = captured(options, "states", "carry", *gates)
         start = self._start(vector_BD, tokens_BT.shape[0])
         if start is not None and carry is not None:
             raise UserError("give a vector_BD or a carry, not both: each sets the initial state")
         start = carry if start is None else start
+        dropouts = options.get("dropouts")
         x, last, intermediates = self._run(tokens_BT, start, valid_BT, dropouts, capture)
         ends = {"carry": last} if "carry" in capture else {}
         return outputs(self.logits(x) if head else x, capture, {**intermediates, **ends})

@@ -5,7 +5,7 @@ each step of its cell (Bahdanau et al. 2015) or after it (Luong et al. 2015).
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
 from flax import linen as nn
@@ -19,7 +19,15 @@ from tfm.layers.context import Intermediates
 from tfm.layers.dims import Dropouts, drop
 from tfm.layers.embed import TokenEmbedding
 from tfm.layers.recurrent import CELLS, Attending, Carries, InitialState, RecurrentStack, final
-from tfm.models.common import check_capture, check_valid, known, last_of, outputs, visible
+from tfm.models.common import (
+    CallOptions,
+    captured,
+    check_valid,
+    known,
+    last_of,
+    outputs,
+    visible,
+)
 from tfm.ops import masks
 
 if TYPE_CHECKING:
@@ -75,20 +83,18 @@ class SeqToSeq(nn.Module):
         *,
         source_valid_BS: Array | None = None,
         decoder_valid_BT: Array | None = None,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
         head: bool = True,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits, or with `head=False` the inputs of the head. `capture` may name "states",
         "weights" and "details" (of attention) and "gates" (of an LSTM or a GRU); intermediates are
         grouped under "encoder" and "decoder"."""
         gates = ("gates",) if CELLS[self.spec.cell].gates else ()
         attends = ("weights", "details") if self.spec.attends else ()
-        check_capture(capture, "states", *gates, *attends)
+        capture, dropouts = captured(options, "states", *gates, *attends), options.get("dropouts")
         names = tuple(name for name in capture if name != "losses")
         cache, encoded = self._encode(source_BS, source_valid_BS, dropouts, names)
-        if train and dropouts is not None and "scheduled_sampling" in dropouts.rates:
+        if options.get("train") and dropouts is not None and "scheduled_sampling" in dropouts.rates:
             if names or not head:
                 option = f"capture={names}" if names else "head=False"
                 raise UserError(f"{option} cannot be used with dropout.scheduled_sampling")

@@ -70,6 +70,9 @@ class ModelSpec(Spec):
         names = [name for name, family in FAMILIES.items() if family.spec is type(self)]
         if names and self.family not in names:
             raise SpecError("family", f"{{key}}={self.family!r} is not {names[0]!r}")
+        shares = getattr(self, "share_embedding", False)
+        if shares and getattr(self, "decoder_vocab", None) is not None:
+            raise SpecError("decoder_vocab", "{key} needs share_embedding=False")
 
     @property
     def uses(self) -> tuple[Any, ...]:
@@ -125,15 +128,13 @@ class TransformerSpec(BlockSpec, ModelSpec):  # type: ignore[override]
                 attention.check_width(self.width, name)
                 attention.check_out(self.width, name)
         self.position.check_joins(self.position.scheme, "position.scheme")
-        if (self.position.width or 0) >= self.width:
-            raise SpecError(
-                "position.width",
-                f"{{key}}={self.position.width} must be less than width={self.width}",
-            )
-        if self.position.width and (self.fills or getattr(self, "tied", False)):
-            raise SpecError(
-                "position.width", "{key}: a tied head cannot be used with concatenated positions"
-            )
+        width = self.position.width or 0
+        if width >= self.width:
+            text = f"{{key}}={width} must be less than width={self.width}"
+            raise SpecError("position.width", text)
+        if width and (self.fills or getattr(self, "tied", False)):
+            text = "{key}: a tied head cannot be used with concatenated positions"
+            raise SpecError("position.width", text)
         sites = ["embedding", "attention", "residual", "feedforward", "output"]
         self.dropout.check_sites(*sites, *(["head"] if self.drops_head else []))
 
@@ -158,12 +159,6 @@ class TransformerSpec(BlockSpec, ModelSpec):  # type: ignore[override]
         """Dims of the embeddings, without concatenated positions."""
         width = self.width - (self.position.width or 0)
         return Dims(width, init=self.init, dtype=self.dtype.entry, coding=self.coding)
-
-
-def check_vocab(spec: Any) -> None:
-    """Raises if two vocabularies would share one embedding."""
-    if spec.share_embedding and spec.decoder_vocab is not None:
-        raise SpecError("decoder_vocab", "{key} needs share_embedding=False")
 
 
 OUTPUTS = {
@@ -246,7 +241,6 @@ class EncoderDecoderSpec(TransformerSpec):
 
     def check(self) -> None:
         super().check()
-        check_vocab(self)
         if self.decoder_scheme is not None:
             self.position.check_joins(self.decoder_scheme, "decoder_scheme")
         if self.cross is None and self.attention is None:
@@ -380,21 +374,17 @@ class SeqToSeqSpec(PlainSpec):
 
     def check(self) -> None:
         super().check()
-        check_vocab(self)
         if self.attends and self.context != "last":
             raise SpecError("context", f"{{key}}={self.context!r}: the decoder attends instead")
         if self.attention is None or not self.attends:
             return
         self.attention.check_width(self.hidden, "attention", "hidden")
         if self.attention.out_bias:
-            raise SpecError(
-                "attention.out_bias",
-                "{key}: the decoder reads the heads without an output projection",
-            )
+            text = "{key}: the decoder reads the heads without an output projection"
+            raise SpecError("attention.out_bias", text)
         if self.attention.share_qk:
-            raise SpecError(
-                "attention.share_qk", "{key}: queries are decoder states, keys encoder states"
-            )
+            text = "{key}: queries are decoder states, keys encoder states"
+            raise SpecError("attention.share_qk", text)
 
 
 KINDS = {

@@ -1,6 +1,6 @@
 """Word2Vec: word vectors that predict nearby words.  Mikolov et al. 2013a, 2013b."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flax import linen as nn
 from jax import Array
@@ -8,8 +8,8 @@ from jax import numpy as jnp
 from jax.nn import initializers
 
 from tfm.config.names import UserError
-from tfm.layers.dims import Dropouts, uniform
-from tfm.models.common import check_capture, check_valid, known, outputs
+from tfm.layers.dims import uniform
+from tfm.models.common import CallOptions, captured, check_valid, known, outputs
 from tfm.ops.masks import near
 from tfm.ops.shapes import check
 
@@ -29,10 +29,7 @@ class Word2Vec(nn.Module):
         valid_BC: Array | None = None,
         candidates_BN: Array | None = None,
         reach_BC: Array | None = None,
-        *,
-        dropouts: Dropouts | None = None,
-        train: bool = False,
-        capture: tuple[str, ...] = (),
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Returns logits of the vocabulary (BV) or of the candidates (BN). Words are the context of
         CBOW, or the one word (C = 1) of skip-gram.
@@ -41,7 +38,7 @@ class Word2Vec(nn.Module):
         within its reach as context, and logits are BCN. `capture` may name "states", the vectors
         that predict.
         """
-        check_capture(capture, "states")
+        capture = captured(options, "states")
         spec, sizes = self.spec, dict[str, int]()
         check("words_BC", words_BC, sizes)
         check_valid("valid_BC", valid_BC, sizes)

@@ -1,5 +1,6 @@
 """The base of all objectives: examples to batches, text to prompts, outputs to answers."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
@@ -29,6 +30,7 @@ BITS = (
     Metric("bits_per_word", LOW, unit="bits"),
 )
 COUNTED = ("loss", "correct", "count")  # the sums that every objective has
+PROMPT_OPTIONS = ("second", "target", "task")
 
 
 class Batch(flax.struct.PyTreeNode):
@@ -141,19 +143,26 @@ class Objective:
             "exact": float(np.mean(sums["correct"] == sums["count"])),
         }
 
-    def prompt(
-        self,
-        reader: Reader,
-        text: str | None,
-        *,
-        second: str | None = None,
-        target: str | None = None,
-        task: int | None = None,
-    ) -> Prompt:
-        """Returns what a model reads for a text, or for two sentences; without a text, the token
-        that begins one. With `target`, the answer is a part of the prompt. `task` is the number of
-        a task of a mixture."""
-        raise UserError("this objective does not say what a model reads for a text: no prompt()")
+    def prompt(self, reader: Reader, text: str | None, **options: Any) -> Prompt:
+        """Returns what a model reads for a text; without a text, the token that begins one.
+
+        Options are keywords of `read`: `second`, the second of two sentences; `target`, the answer,
+        as a part of the prompt; `task`, the number of a task of a mixture. Raises if one is set
+        that the objective does not accept, or has another name.
+        """
+        _, _, *parameters = inspect.signature(self.read).parameters.values()
+        accepted = [x.name for x in parameters if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
+        for name, value in options.items():
+            if name not in accepted and (value is not None or name not in PROMPT_OPTIONS):
+                raise UserError(
+                    f"prompt() has no option {name!r} for {type(self).__name__}, which accepts "
+                    f"{' and '.join(accepted) or 'none'}"
+                )
+        return self.read(reader, text, **{k: x for k, x in options.items() if k in accepted})
+
+    def read(self, reader: Reader, text: str | None, *args: Any, **options: Any) -> Prompt:
+        """Returns the prompt for a text. Its keywords are the options that `prompt` accepts."""
+        raise UserError("this objective does not say what a model reads for a text: no read()")
 
     def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
         """Returns the prompt for an example of the data: its ids, or its vector."""

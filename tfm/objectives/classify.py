@@ -80,14 +80,14 @@ class Classify(Objective):
         metrics = super().metrics(sums, dataset)
         return metrics | class_scores(sums["label"], sums["predicted"], dataset.classes or 0)
 
-    def prompt(
-        self, reader: Reader, text: str | None, *, second: str | None = None, **options: Any
+    def read(
+        self, reader: Reader, text: str | None, second: str | None = None, task: int | None = None
     ) -> Prompt:
         if second is None and self.types and reader.two:
             raise UserError("the run was trained on two sentences: give the second, --second=TEXT")
         if second is not None and reader.two is False:
             raise UserError("the run was trained on single sentences: leave out the second")
-        ids, types = reader.sentences(text_given(text), second, options.get("task"))
+        ids, types = reader.sentences(text_given(text), second, task)
         return Prompt(ids, types=types if self.types else None)
 
     def answer(self, reader: Reader, prompt: Prompt, output: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class MaskedLM(Objective):
     def predicted(self, examples: Examples, dataset: Dataset, rng: Rng) -> Targets:
         return self._chosen(examples, dataset, self._draws(examples, rng))
 
-    def prompt(self, reader: Reader, text: str | None, **options: Any) -> Prompt:
+    def read(self, reader: Reader, text: str | None) -> Prompt:
         ids, places = reader.with_marks(text_given(text), lambda _: reader.mask)
         labels = [-1 if place in places else id_ for place, id_ in enumerate(ids)]
         return Prompt(ids, places=places, labels=labels)

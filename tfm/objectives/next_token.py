@@ -74,12 +74,12 @@ class NextToken(Objective):
         metrics = super().metrics(sums, dataset)
         return metrics | text_metrics(metrics["loss"], dataset)
 
-    def prompt(
-        self, reader: Reader, text: str | None, *, target: str | None = None, **options: Any
+    def read(
+        self, reader: Reader, text: str | None, target: str | None = None, task: int | None = None
     ) -> Prompt:
         if text is None and self.continues(reader) and reader.start is not None:
             return self.begin(reader, [reader.start])
-        prompt = self.begin(reader, reader.encode(text_given(text), options.get("task")))
+        prompt = self.begin(reader, reader.encode(text_given(text), task))
         if reader.form == "tags":
             return prompt
         tokens, asked = prompt.tokens, 1

@@ -44,8 +44,7 @@ def correlations(label_N: np.ndarray, predicted_N: np.ndarray) -> dict[str, floa
     """Computes Pearson's and Spearman's correlation; 0 if one side is constant."""
     from scipy import stats  # here, since it takes half a second
 
-    constant = np.ptp(label_N) == 0 or np.ptp(predicted_N) == 0
-    if constant:
+    if np.ptp(label_N) == 0 or np.ptp(predicted_N) == 0:
         return {"pearson": 0.0, "spearman": 0.0}
     ranks = stats.rankdata(label_N), stats.rankdata(predicted_N)
     pearson = float(np.corrcoef(label_N, predicted_N)[0, 1])

@@ -28,19 +28,14 @@ class Writes(Objective):
     by_position = True
     writes = True
 
-    def prompt(
-        self, reader: Reader, text: str | None, *, target: str | None = None, **options: Any
-    ) -> Prompt:
-        prompt = self.begin(reader, self.source(reader, text_given(text), options.get("task")))
+    def prompt_for(self, reader: Reader, source: Sequence[Any], target: str | None) -> Prompt:
+        """Returns the prompt for a source; with a target, the answer as well."""
+        prompt = self.begin(reader, source)
         if target is None:
             return prompt
         ids = reader.ids(target)
         end = reader.ends[0] if reader.ends else -1
         return prompt._replace(tokens=[*prompt.tokens, *ids], labels=[*ids, end])
-
-    def source(self, reader: Reader, text: str, task: int | None) -> Sequence[Any]:
-        """Returns what is read for a text."""
-        return reader.encode(text, task)
 
     def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
         return Prompt([reader.decoder_start or 0], source=list(ids))
@@ -77,6 +72,11 @@ class Seq2Seq(Writes):
         }
         return Batch(inputs, labels, decoder_valid.astype(np.float32))
 
+    def read(
+        self, reader: Reader, text: str | None, target: str | None = None, task: int | None = None
+    ) -> Prompt:
+        return self.prompt_for(reader, reader.encode(text_given(text), task), target)
+
 
 class VectorToSequence(Writes):
     """The model begins from the vector and, as in seq2seq, reads the target shifted right."""
@@ -99,13 +99,15 @@ class VectorToSequence(Writes):
         inputs = {"tokens_BT": tokens_BT, "valid_BT": valid_BT, "vector_BD": examples.vectors}
         return Batch(inputs, labels_BT, valid_BT.astype(np.float32))
 
-    def source(self, reader: Reader, text: str, task: int | None) -> Sequence[Any]:
+    def read(self, reader: Reader, text: str | None, target: str | None = None) -> Prompt:
+        text = text_given(text)
         try:
-            return [float(word) for word in text.replace(",", " ").split()]
+            vector = [float(word) for word in text.replace(",", " ").split()]
         except ValueError as e:
             raise UserError(
                 f"{text!r}: this model begins from a vector, so write its numbers: '0.5 -1 2' ({e})"
             ) from None
+        return self.prompt_for(reader, vector, target)
 
     def begin(self, reader: Reader, ids: Sequence[Any]) -> Prompt:
         return Prompt([reader.decoder_start or 0], vector=[float(x) for x in ids])

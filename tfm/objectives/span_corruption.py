@@ -160,9 +160,7 @@ class SpanCorruption(Writes):
             "text_accuracy": float(np.sum(sums["text_correct"])) / count,
         }
 
-    def prompt(
-        self, reader: Reader, text: str | None, *, target: str | None = None, **options: Any
-    ) -> Prompt:
+    def read(self, reader: Reader, text: str | None, target: str | None = None) -> Prompt:
         text = text_given(text)
         filling = any(mask in text for mask in MASKS)
         source, places = reader.with_marks(

@@ -80,7 +80,7 @@ class Tag(Objective):
         names = ("entities", "entities_found", "entities_right")
         return metrics | entity_scores(*(float(np.sum(sums[name])) for name in names))
 
-    def prompt(self, reader: Reader, text: str | None, **options: Any) -> Prompt:
+    def read(self, reader: Reader, text: str | None) -> Prompt:
         ids, places = reader.words(text_given(text).split())
         return Prompt(ids, places=places)
 

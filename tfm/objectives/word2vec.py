@@ -85,7 +85,7 @@ class Word2Vec(Objective):
             return self._one(rows, examples.tokens.lengths, rng)
         return self._every(rows, dataset, rng)
 
-    def prompt(self, reader: Reader, text: str | None, **_: Any) -> Prompt:
+    def read(self, reader: Reader, text: str | None) -> Prompt:
         raise UserError(
             "word2vec reads no text: its model has no layers, and a word's vector is looked up; "
             "tfm neighbors compares vectors"

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.config.spec import to_spec
 from tfm.data.reader import MASK, MASKS, Prompt
-from tfm.decode.prompts import bucket, check_length, longest, padded, pads
+from tfm.decode.prompts import bucket, check_length, padded, pads
 from tfm.decode.sample import Filters, penalised, probabilities
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Writer
@@ -41,7 +41,7 @@ def _needed(loaded: Any, ability: str) -> Objective:
 
 def check_prompt(spec: ModelSpec, prompt: Prompt) -> None:
     """Raises if a model cannot read a prompt."""
-    most = longest(spec)
+    most = spec.max_length
     vocab = getattr(spec, "decoder_vocab", None) or spec.vocab
     for side, ids, ends in (("text", prompt.tokens, vocab), ("source", prompt.source, spec.vocab)):
         if ids is None:
@@ -86,7 +86,7 @@ def outputs(loaded: Any, objective: Objective, prompts: Sequence[Prompt]) -> lis
 
     logits = []
     for prompt in prompts:
-        length = bucket(len(prompt.tokens), longest(spec)) if pads(spec) else None
+        length = bucket(len(prompt.tokens), spec.max_length) if pads(spec) else None
         logits.append(np.asarray(run(loaded.variables, model_inputs(spec, prompt, length))[0]))
     return logits
 
