@@ -3,7 +3,7 @@
 import numpy as np
 
 from tfm.interop.convert import from_tensors, to_tensors
-from tfm.interop.model_type import Pair, linear, norm
+from tfm.interop.model_type import Pair, module
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import FeedForwardSpec
 from tfm.layers.embed import PositionSpec
@@ -46,12 +46,12 @@ def transformer_pairs(spec):
                 for kind, leaf in (("weight", "kernel"), ("bias", "bias")):
                     qkv = tuple(f"{ours}/{own}/{x}/{leaf}" for x in ("query", "key", "value"))
                     yield Pair(f"{theirs}.{name}.in_proj_{kind}", qkv, int(kind == "weight"))
-                yield from linear(f"{theirs}.{name}.out_proj", f"{ours}/{own}/out", True, 2)
-            yield from linear(f"{theirs}.linear1", f"{ours}/feedforward/up", True)
-            yield from linear(f"{theirs}.linear2", f"{ours}/feedforward/down", True)
+                yield from module(f"{theirs}.{name}.out_proj", f"{ours}/{own}/out", True)
+            yield from module(f"{theirs}.linear1", f"{ours}/feedforward/up", True)
+            yield from module(f"{theirs}.linear2", f"{ours}/feedforward/down", True)
             for place, own in enumerate([*parts.values(), "feedforward"], 1):
-                yield from norm(f"{theirs}.norm{place}", f"{ours}/{own}_norm", True)
-        yield from norm(f"transformer.{side}.norm", f"{side}/norm", True)
+                yield from module(f"{theirs}.norm{place}", f"{ours}/{own}_norm", True)
+        yield from module(f"transformer.{side}.norm", f"{side}/norm", True)
 
 
 def recurrent(config, weights):

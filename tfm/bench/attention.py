@@ -5,6 +5,7 @@ both meet the same noise of the machine.
 """
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,33 +67,22 @@ class Row:
     memory_saving: float
 
 
-def _check_shapes(spec: Bench) -> None:
-    """Raises if a combination cannot run, before the first compilation."""
-    length = min(spec.lengths)
-    for score in spec.scores:
-        for implementation in spec.implementations:
-            fn = _candidate(spec, score, implementation)
-            jax.eval_shape(fn, *_inputs(spec, length), _parameters(spec, score, length))
-
-
 def measure(spec: Bench) -> Iterator[Row]:
-    _check_shapes(spec)
+    candidates = list(itertools.product(spec.scores, spec.implementations))
+    length = min(spec.lengths)
+    for score, implementation in candidates:  # raises before the first compilation
+        args = *_inputs(spec, length), _parameters(spec, score, length)
+        jax.eval_shape(_candidate(spec, score, implementation), *args)
     for length in spec.lengths:
         qkv = _inputs(spec, length)
         baseline = _Compiled(_baseline(spec, length), *qkv, {})
-        for score in spec.scores:
+        for score, implementation in candidates:
             params = _parameters(spec, score, length)
-            for implementation in spec.implementations:
-                ours = _Compiled(_candidate(spec, score, implementation), *qkv, params)
-                yield Row(
-                    length,
-                    score,
-                    implementation,
-                    *_in_turns(spec, ours, baseline, lambda c: c.forward),
-                    *_in_turns(spec, ours, baseline, lambda c: c.training),
-                    ours.memory / 1e6,
-                    baseline.memory / max(ours.memory, 1),
-                )
+            ours = _Compiled(_candidate(spec, score, implementation), *qkv, params)
+            forward = _in_turns(spec, ours, baseline, lambda c: c.forward)
+            training = _in_turns(spec, ours, baseline, lambda c: c.training)
+            memory = ours.memory / 1e6, baseline.memory / max(ours.memory, 1)
+            yield Row(length, score, implementation, *forward, *training, *memory)
 
 
 def _candidate(spec: Bench, score: Named, implementation: str) -> Callable[..., Array]:
@@ -133,10 +123,8 @@ def _in_turns(
 
     seconds(ours), seconds(baseline)
     times: list[tuple[float, float]] = []
-    start = time.perf_counter()
-    while len(times) < 2 or (
-        len(times) < spec.rounds and time.perf_counter() - start < spec.seconds
-    ):
+    end = time.perf_counter() + spec.seconds
+    while len(times) < 2 or (len(times) < spec.rounds and time.perf_counter() < end):
         times.append((seconds(ours), seconds(baseline)))
     return (
         1e3 * statistics.median(our for our, _ in times),
@@ -157,11 +145,9 @@ def _baseline(spec: Bench, length: int) -> Callable[..., Array]:
 
 
 def _inputs(spec: Bench, length: int) -> list[Array]:
-    shapes = [
-        (spec.batch, length, heads, spec.head_width)
-        for heads in (spec.heads, spec.kv_heads, spec.kv_heads)
-    ]
-    return [jax.random.normal(jax.random.key(i), x, spec.dtype) for i, x in enumerate(shapes)]
+    heads = enumerate((spec.heads, spec.kv_heads, spec.kv_heads))
+    shapes = {seed: (spec.batch, length, count, spec.head_width) for seed, count in heads}
+    return [jax.random.normal(jax.random.key(i), x, spec.dtype) for i, x in shapes.items()]
 
 
 def _parameters(spec: Bench, score: Named, length: int) -> dict[str, Array]:
@@ -183,11 +169,9 @@ def report(spec: Bench, rows: Sequence[Row]) -> Table:
         "turns; or its temporary memory over ours. —: not run, it or the baseline needs over "
         f"{spec.max_gigabytes:g} GB.",
     )
-
     forms = "{:.1f}", "{:.2f}", "{:.1f}", "{:.2f}", "{:.1f}", "{:.2g}"
     for row in rows:
-        length, *names = dataclasses.astuple(row)[:3]
         numbers = zip(forms, dataclasses.astuple(row)[3:], strict=True)
         cells = ["—" if value is None else form.format(value) for form, value in numbers]
-        out.add_row(str(length), *names, *cells)
+        out.add_row(str(row.length), row.score, row.implementation, *cells)
     return out

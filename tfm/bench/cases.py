@@ -1,14 +1,11 @@
 """Models whose training steps are timed, and the steps that tfm takes."""
 
 import dataclasses
-import time
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from tfm.bench.turns import Run
+from tfm.bench.turns import Run, timed
 from tfm.config.names import read
 from tfm.models.spec import model_spec
 from tfm.objectives.base import Batch
@@ -49,10 +46,8 @@ class Case:
             "norm": {"bias": False},
             "position": {"scheme": "learned"},
         }
-        biased = {
-            **transformer,
-            "attention": {"heads": self.heads, "qkv_bias": True, "out_bias": True},
-        }
+        biases = {"heads": self.heads, "qkv_bias": True, "out_bias": True}
+        biased = {**transformer, "attention": biases}
         post = {"placement": "post"}
         attention = {"heads": 1, "score": "additive", "projections": ("query", "key")}
         lstm = {"cell": "lstm", "hidden": self.width}
@@ -115,17 +110,3 @@ def ours(case: Case) -> Run:
     numbers = steps.numbers_of(opt, train, {}, seed=0)
     batch = case.data
     return timed(lambda state: train_step(state, batch, numbers), init(batch, np.uint32(0)))
-
-
-def timed(step: Callable[[Any], Any], state: Any) -> Run:
-    """Returns a function that times a number of steps of JAX, from one state to the next."""
-
-    def run(count: int) -> float:
-        nonlocal state
-        start = time.perf_counter()
-        for _ in range(count):
-            state = step(state)
-        jax.block_until_ready(state.step)
-        return (time.perf_counter() - start) / count
-
-    return run

@@ -9,12 +9,11 @@ import dataclasses
 import json
 import os
 import pathlib
-import time
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from tfm.bench.turns import CORES, Run, Speed, compare, speed_table
+from tfm.bench.turns import CORES, Run, Speed, compare, speed_table, timed
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, choice, field
 from tfm.data.reader import Prompt
@@ -70,14 +69,11 @@ def ours(case: Case) -> Run:
     writer, prompts = Writer.of(model, {"params": params}), [Prompt([FIRST])] * case.batch
     settings = DecodeSpec(max_new=case.new, beams=case.beams)
 
-    def run(count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            rows = writer.write(prompts, settings, case.batch)
+    def step(_: None) -> None:
+        rows = writer.write(prompts, settings, case.batch)
         assert all(len(sequences[0].tokens) == case.new for sequences in rows)
-        return (time.perf_counter() - start) / count
 
-    return run
+    return timed(step)
 
 
 def theirs(case: Case) -> Run:
@@ -88,23 +84,14 @@ def theirs(case: Case) -> Run:
     model = transformers.AutoModelForCausalLM.from_pretrained(case.folder).eval()
     model.generation_config.eos_token_id = None
     prompt = torch.full((case.batch, 1), FIRST)
-    options = {"max_new_tokens": case.new, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": case.new, "num_beams": case.beams, "do_sample": False}
+    options |= {"use_cache": True, "pad_token_id": 0, "attention_mask": torch.ones_like(prompt)}
 
-    def run(count: int) -> float:
-        start = time.perf_counter()
-        with torch.inference_mode():
-            for _ in range(count):
-                out = model.generate(
-                    prompt,
-                    attention_mask=torch.ones_like(prompt),
-                    num_beams=case.beams,
-                    use_cache=True,
-                    **options,
-                )
-        assert out.shape == (case.batch, case.new + 1)
-        return (time.perf_counter() - start) / count
+    @torch.inference_mode()
+    def step(_: None) -> None:
+        assert model.generate(prompt, **options).shape == (case.batch, case.new + 1)
 
-    return run
+    return timed(step)
 
 
 def measure(spec: Bench) -> Iterator[Speed]:

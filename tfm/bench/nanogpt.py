@@ -58,11 +58,13 @@ def measure(spec: Bench) -> Iterator[Row]:
         raise UserError(f"bench nanogpt: {not_installed('torch')}")
     for seed in range(spec.seed, spec.seed + spec.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            workdir = pathlib.Path(folder)
             train = [sys.executable, "-m", "tfm.cli", "train", "--quiet", f"--workdir={folder}/run"]
             our_seconds, printed = whole_process(OURS, [*train, *_config(spec, seed)])
             our = json.loads(printed)
-            command = _their_command(spec, seed, workdir, text)
+            file = pathlib.Path(folder, "settings.json")
+            paths = {"text": str(text), "workdir": folder}
+            file.write_text(json.dumps({**settings(spec, seed), **paths}))
+            command = [sys.executable, "-P", str(SCRIPT), str(file)]
             their_seconds, printed = whole_process(THEIRS, command)
             their = json.loads(printed)
         yield Row(
@@ -116,13 +118,6 @@ def settings(spec: Bench, seed: int) -> dict[str, Any]:
         "final": spec.final,
         "seed": seed,
     }
-
-
-def _their_command(spec: Bench, seed: int, workdir: pathlib.Path, text: pathlib.Path) -> list[str]:
-    file = workdir / "settings.json"
-    paths = {"text": str(text), "workdir": str(workdir)}
-    file.write_text(json.dumps({**settings(spec, seed), **paths}))
-    return [sys.executable, "-P", str(SCRIPT), str(file)]
 
 
 def report(spec: Bench, rows: Sequence[Row]) -> Any:

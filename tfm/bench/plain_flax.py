@@ -9,8 +9,8 @@ from flax.training.train_state import TrainState
 from jax import Array
 from jax import numpy as jnp
 
-from tfm.bench.cases import CLIP, LEARNING_RATE, Case, timed
-from tfm.bench.turns import Run
+from tfm.bench.cases import CLIP, LEARNING_RATE, Case
+from tfm.bench.turns import Run, timed
 
 
 class Block(nn.Module):

@@ -3,7 +3,6 @@
 One matrix product for queries, keys and values, scaled_dot_product_attention, fused AdamW.
 """
 
-import time
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from tfm.bench.cases import CLIP, LEARNING_RATE, Case
 from tfm.bench.torch_nanogpt import GPT
-from tfm.bench.turns import Run
+from tfm.bench.turns import Run, timed
 
 
 class Attention(nn.Module):
@@ -62,16 +61,6 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.token(tokens) + self.place.weight[: tokens.shape[1]]
-
-
-class Decoder(GPT):
-    """nanoGPT's model: pre-norm without biases."""
-
-    def __init__(self, case: Case):
-        super().__init__(case.vocab, case.width, case.heads, case.layers, case.length)
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        return super().forward(tokens_BT)
 
 
 class Encoder(nn.Module):
@@ -159,7 +148,7 @@ class LSTMAttention(nn.Module):
 
 
 MODELS: dict[str, Any] = {
-    "decoder": Decoder,
+    "decoder": lambda case: GPT(case.vocab, case.width, case.heads, case.layers, case.length),
     "encoder": Encoder,
     "encoder_decoder": EncoderDecoder,
     "lstm": LSTM,
@@ -184,13 +173,10 @@ def eager(case: Case, compiles: bool = False) -> Run:
 
     loss = torch.compile(mean_loss) if compiles else mean_loss
 
-    def run(count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            optimizer.zero_grad(set_to_none=True)
-            loss(inputs, labels).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-            optimizer.step()
-        return (time.perf_counter() - start) / count
+    def step(_: None) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(inputs, labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
 
-    return run
+    return timed(step)

@@ -50,8 +50,8 @@ class GPT(nn.Module):
                 last = name.endswith(("out.weight", "down.weight"))  # of a residual branch
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers if last else 1))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        x = self.token(tokens_BT) + self.place.weight[: tokens_BT.shape[1]]
         for block in self.blocks:
             x = block(x)
         return F.linear(self.norm(x), self.token.weight)
@@ -75,10 +75,8 @@ def train(model: GPT, text: Tensor, settings: dict[str, Any]) -> torch.optim.Opt
     steps, batch, length = (settings[name] for name in ("steps", "batch", "length"))
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
-    groups = [
-        {"params": matrices, "weight_decay": settings["weight_decay"]},
-        {"params": others, "weight_decay": 0.0},
-    ]
+    decayed = {"params": matrices, "weight_decay": settings["weight_decay"]}
+    groups = [decayed, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(settings["b1"], settings["b2"]))
     within = torch.arange(length + 1)
     for step in range(steps):

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+
 import tfm
 from tfm.config.names import UserError
 from tfm.config.spec import Named
@@ -44,9 +46,7 @@ def in_turns(
             processes.append(process)
             theirs.close()
             _ask(name, pipes[name], 2)  # compiles
-        counts = {}
-        for name, pipe in pipes.items():
-            counts[name] = max(1, round(seconds / _ask(name, pipe, 2)))
+        counts = {n: max(1, round(seconds / _ask(n, pipe, 2))) for n, pipe in pipes.items()}
         for _ in range(rounds):
             yield {name: _ask(name, pipe, counts[name]) for name, pipe in pipes.items()}
     finally:
@@ -80,6 +80,20 @@ def _serve(pipe: Any, maker: Maker, cores: int | None) -> None:
         pipe.send(run(count))
 
 
+def timed(step: Callable[[Any], Any], state: Any = None) -> Run:
+    """Returns a function that times a number of steps, from one state to the next."""
+
+    def run(count: int) -> float:
+        nonlocal state
+        start = time.perf_counter()
+        for _ in range(count):
+            state = step(state)
+        jax.block_until_ready(state)
+        return (time.perf_counter() - start) / count
+
+    return run
+
+
 @dataclasses.dataclass(frozen=True)
 class Speed:
     """One row of a comparison with one other implementation."""
@@ -96,8 +110,7 @@ def compare(
     """Measures how many tokens or words two implementations process, `size` in each step."""
     ours, theirs = makers
     times = list(in_turns(makers, cores.entry, rounds, seconds))
-    medians = {name: statistics.median(row[name] for row in times) for name in makers}
-    speed = {name: size / median for name, median in medians.items()}
+    speed = {name: size / statistics.median(row[name] for row in times) for name in makers}
     return Speed(case, str(cores), speed, ratios(times, ours)[theirs])
 
 

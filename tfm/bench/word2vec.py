@@ -18,15 +18,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from tfm.bench.turns import (
-    CORES,
-    Run,
-    Speed,
-    compare,
-    library_config,
-    not_installed,
-    speed_table,
-)
+from tfm.bench.turns import CORES, Run, Speed, compare, library_config, not_installed, speed_table
 from tfm.config.files import load
 from tfm.config.spec import Named, Spec, SpecError, choice, field
 from tfm.data.files import find
@@ -40,7 +32,7 @@ OURS, THEIRS = "tfm", "gensim"
 MAKERS = {OURS: "tfm.bench.word2vec:ours", THEIRS: "tfm.bench.word2vec:theirs"}
 WINDOW, NEGATIVES, SUBSAMPLE, MIN_COUNT, WIDTH = 5, 5, 1e-3, 5, 100
 LENGTH = 64  # of our rows, in tokens
-PART = 4096  # words per timed step, about those of one of our batches
+PART = 4096  # words that count as one step in `in_turns`, about those of one of our batches
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +76,7 @@ def ours(files: tuple[str, str]) -> Run:
     state, begin = init(batch(0), jnp.uint32(run.seed)), 0
     words = run.data.batch * data["train"].max_length
 
-    def seconds_per_word(steps: int) -> float:
+    def seconds(steps: int) -> float:
         nonlocal state, begin
         start = time.perf_counter()
         with Prefetch(batch, begin, begin + steps) as batches:
@@ -92,9 +84,9 @@ def ours(files: tuple[str, str]) -> Run:
                 state = train_step(state, batches.next(), numbers)
             jax.block_until_ready(state)
         begin += steps
-        return (time.perf_counter() - start) / (steps * words)
+        return PART * (time.perf_counter() - start) / (steps * words)
 
-    return _in_parts(seconds_per_word)
+    return seconds
 
 
 def theirs(files: tuple[str, str]) -> Run:
@@ -104,11 +96,10 @@ def theirs(files: tuple[str, str]) -> Run:
     text = pathlib.Path(files[0]).read_text(encoding="utf-8")
     lines = itertools.cycle([line.split() for line in text.splitlines() if line.strip()])
     options = {"window": WINDOW, "negative": NEGATIVES, "sample": SUBSAMPLE, "min_count": MIN_COUNT}
-    cores = len(os.sched_getaffinity(0))
-    model = Word2Vec(vector_size=WIDTH, sg=1, workers=cores, **options)
+    model = Word2Vec(vector_size=WIDTH, sg=1, workers=len(os.sched_getaffinity(0)), **options)
     model.build_vocab([line.split() for line in text.splitlines()])
 
-    def seconds_per_word(parts: int) -> float:
+    def seconds(parts: int) -> float:
         batch: list[list[str]] = []
         words = 0
         while words < parts * PART:
@@ -116,14 +107,9 @@ def theirs(files: tuple[str, str]) -> Run:
             words += len(batch[-1])
         start = time.perf_counter()
         model.train(batch, total_words=words, epochs=1, start_alpha=0.025, end_alpha=0.025)
-        return (time.perf_counter() - start) / words
+        return PART * (time.perf_counter() - start) / words
 
-    return _in_parts(seconds_per_word)
-
-
-def _in_parts(seconds_per_word: Run) -> Run:
-    """Returns the seconds per `PART` words, which `in_turns` calls a step."""
-    return lambda count: PART * seconds_per_word(count)
+    return seconds
 
 
 def measure(spec: Bench) -> Iterator[Speed]:

@@ -143,10 +143,7 @@ def checks(attention: Attention) -> Iterator[Result]:
         )  # fmt: skip
     yield finite("gradients", "outputs and gradients are finite", list(outputs.values()))
     with jax.disable_jit():
-        eager = (
-            attention.logits(values, index, index),
-            attention.out(values, **WAYS["whole"]),
-        )
+        eager = attention.logits(values, index, index), attention.out(values, **WAYS["whole"])
     yield near(
         "compiled", "compiled code equals single operations", ((whole, outputs["whole"][0]), eager)
     )  # fmt: skip

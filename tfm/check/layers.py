@@ -25,14 +25,10 @@ BATCH, LENGTH, WIDTH, CUT = 2, 9, 8, 5
 
 def block(**fields: Any) -> BlockSpec:
     """Returns a layer with these parts, and no other that could hide their mistakes."""
-    defaults: dict[str, Any] = {
-        "mixer": "none",
-        "norm": NormSpec(kind=Named("none")),
-        "scan": False,
-    }
-    defaults["feedforward"] = FeedForwardSpec(width=WIDTH)
-    sizes = {"width": WIDTH, "layers": 1, "max_length": 16, "attention": AttentionSpec(heads=2)}
-    return BlockSpec(**{**defaults, **sizes, **fields})
+    sizes: dict[str, Any] = {"width": WIDTH, "layers": 1, "max_length": 16}
+    sizes |= {"attention": AttentionSpec(heads=2), "feedforward": FeedForwardSpec(width=WIDTH)}
+    plain = {"mixer": "none", "norm": NormSpec(kind=Named("none")), "scan": False}
+    return BlockSpec(**{**sizes, **plain, **fields})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,10 +19,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_value("--second", "TEXT", "the second sentence")
     parser.add_json()
     args = parser.parse(argv)
-    pairs: list[tuple[str, str | None]] = []
-    for line in texts(args, lines=True):
-        first, tab, second = line.partition("\t")
-        pairs.append((first, second if tab else args.second))
+    lines = [line.partition("\t") for line in texts(args, lines=True)]
+    pairs = [(first, second if tab else args.second) for first, tab, second in lines]
     answers = classify(load_run(args), pairs)
     if args.json:
         print(json.dumps(answers, indent=1, ensure_ascii=False))

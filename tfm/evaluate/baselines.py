@@ -39,10 +39,8 @@ def baselines(objective: Objective, train: Dataset, valid: Dataset, size: int = 
     `size` is the batch size of an evaluation: with the same size, methods are asked for the same
     hidden tokens as the model.
     """
-    if valid.form == "labels" and valid.classes is None:
-        return _mean(train, valid)
     if valid.form == "labels":
-        return _classes(train, valid)
+        return (_mean if valid.classes is None else _classes)(train, valid)
     tags = "tags" in objective.forms and "text" not in objective.forms
     if valid.form == "tags" or (valid.aligned and tags):
         return _tags(train, valid)
@@ -88,8 +86,7 @@ def _sequences(dataset: Dataset, rows: np.ndarray) -> Ragged:
     ends = np.cumsum(written.lengths)
     places = np.stack([ends - written.lengths, ends], 1).ravel()
     special = np.tile([dataset.special.bos, dataset.special.eos], len(ends))
-    ids = np.insert(written.ids, places, special)
-    return Ragged(ids, written.lengths + 2)
+    return Ragged(np.insert(written.ids, places, special), written.lengths + 2)
 
 
 def _rows(sequences: Ragged) -> tuple[np.ndarray, np.ndarray]:
@@ -162,12 +159,10 @@ def _tags(train: Dataset, valid: Dataset) -> Scores:
     predicted = most_frequent(word_N, tag_N, asked, classes)
     out = {"accuracy": float(np.mean(predicted == true))}
     if is_bio(valid.label_names) and valid.label_names is not None:
-        flat = np.zeros((2, len(examples.tokens.ids)), np.int64)
-        flat[:, place] = true, predicted
-        scored = np.zeros(len(examples.tokens.ids), bool)
-        scored[place] = True
-        rows = [examples.tokens.padded(valid.max_length, x) for x in (*flat, scored)]
-        counts = entity_matches(rows[0], rows[1], rows[2], valid.label_names)
+        flat = np.zeros((3, len(examples.tokens.ids)), np.int64)
+        flat[:, place] = true, predicted, np.ones(len(place))
+        true_BT, said_BT, scored_BT = (examples.tokens.padded(valid.max_length, x) for x in flat)
+        counts = entity_matches(true_BT, said_BT, scored_BT > 0, valid.label_names)
         out |= entity_scores(*(float(x.sum()) for x in counts.values()))
     return {"most frequent tag of the word": out}
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.dataset import Dataset, Examples
+from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.metric import LOW, Metric
 from tfm.objectives.base import Batch, Objective
@@ -62,15 +62,13 @@ def find(
     can leak. `shorter` is a dataset with shorter rows to try the model on: the cost grows with the
     square of the length.
     """
-    reason = find_shown_answer(objective, dataset, size)
-    if reason is not None:
+    if reason := find_shown_answer(objective, dataset, size):
         cure = "hide it in prepare(); if the task is to say what is seen, shown() returns True"
         return Leak(reason, cure)
     if objective.labels_in is None:
         return None
-    eval_step, variables = model()
     batch = next(eval_batches(objective, shorter or dataset, size))
-    reason = find_leak(eval_step, variables, objective, batch, dataset.vocab)
+    reason = find_leak(*model(), objective, batch, dataset.vocab)
     cure = "choose a causal mask, or a model of one direction"
     return None if reason is None else Leak(reason, cure)
 
@@ -94,11 +92,11 @@ def find_shown_answer(objective: Objective, dataset: Dataset, size: int) -> str 
     scored = (np.asarray(batch.weights) > 0) & ~np.asarray(shown, bool)
     special = [id_ for id_ in dataset.special if id_ is not None]
     tokens = _tokens_of_labels(prepare, examples, batch, scored, special)
-    variants = [("a token", _other_tokens(examples, tokens, special))]
+    variants = {"a token": _exchanged(examples, "tokens", special, tokens)}
     for name in ("target", "tags", "labels"):
         if getattr(examples, name) is not None:
-            variants.append((name, _other_answers(examples, name, special)))
-    for answer, variant in variants:
+            variants[name] = _exchanged(examples, name, special)
+    for answer, variant in variants.items():
         other_batch = prepare(variant)
         for name, changed in _differences(batch, other_batch).items():
             if name == objective.labels_in:  # shifted: at its place it is not yet known
@@ -118,9 +116,7 @@ def _rng() -> np.random.Generator:
 
 
 def _differences(first: Batch, second: Batch) -> dict[str, np.ndarray]:
-    return {
-        name: np.asarray(x != np.asarray(second.inputs[name])) for name, x in first.inputs.items()
-    }
+    return {n: np.asarray(x != np.asarray(second.inputs[n])) for n, x in first.inputs.items()}
 
 
 def _tokens_of_labels(
@@ -140,7 +136,7 @@ def _tokens_of_labels(
     for bit in range(int(tokens.lengths.max()).bit_length()):
         has = (number >> bit & 1).astype(bool)
         changed, unchanged = (
-            np.asarray(prepare(_other_tokens(examples, which, special)).labels) != labels
+            np.asarray(prepare(_exchanged(examples, "tokens", special, which)).labels) != labels
             for which in (has, ~has)
         )
         known &= changed != unchanged
@@ -153,15 +149,14 @@ def _tokens_of_labels(
     return out
 
 
-def _other_tokens(examples: Examples, which: np.ndarray, special: Sequence[int]) -> Examples:
-    ids = np.where(which, _other(examples.tokens.ids, special), examples.tokens.ids)
-    return dataclasses.replace(examples, tokens=dataclasses.replace(examples.tokens, ids=ids))
-
-
-def _other_answers(examples: Examples, name: str, special: Sequence[int]) -> Examples:
+def _exchanged(
+    examples: Examples, name: str, special: Sequence[int], which: np.ndarray | bool = True
+) -> Examples:
+    """Returns examples with other values in a field; special ids stay, and ids not at `which`."""
     field: Any = getattr(examples, name)
-    if name == "target":
-        other: Any = dataclasses.replace(field, ids=_other(field.ids, special))
+    if isinstance(field, Ragged):
+        ids = np.where(which, _other(field.ids, special), field.ids)
+        other: Any = dataclasses.replace(field, ids=ids)
     else:
         other = _other(field)
     return dataclasses.replace(examples, **{name: other})
@@ -189,14 +184,19 @@ def find_leak(
     if objective.labels_in is None:
         return None
     variables, batch = opened(variables), jax.tree.map(np.asarray, batch)
-    row_of = _places(batch, batch.inputs[objective.labels_in])
+    tokens_BT = batch.inputs[objective.labels_in]
+    # Places whose label is scored and is the next input token, each with a row.
+    read_BT = (batch.weights > 0)[:, :-1] & (tokens_BT[:, 1:] == batch.labels[:, :-1])
+    row_of = {int(t): int(np.argmax(read_BT[:, t])) for t in np.flatnonzero(read_BT.any(0))}
     size, rng = len(batch.weights), np.random.default_rng(0)
     # From far apart to near, so that the first call finds large leaks.
     order = sorted(row_of, key=lambda place: (-(place + 1 & -place - 1), place))
     for begin in range(0, len(order), size):
         place_B = np.resize(order[begin : begin + size], size)
         tried = jax.tree.map(lambda x, place_B=place_B: x[[row_of[t] for t in place_B]], batch)
-        change_B = _changes(eval_step, variables, objective.labels_in, tried, place_B, vocab, rng)
+        pair = _with_other_future(tried, objective.labels_in, place_B, vocab, rng)
+        loss_B, other_B = (np.asarray(eval_step(variables, x)["loss"]) for x in pair)
+        change_B = np.abs(other_B - loss_B) / np.maximum(np.abs(loss_B), 1)
         worst = int(np.argmax(change_B))  # NaN, if there is one
         if not change_B[worst] <= TOLERANCE:
             return (
@@ -206,33 +206,18 @@ def find_leak(
     return None
 
 
-def _places(batch: Batch, tokens_BT: np.ndarray) -> dict[int, int]:
-    """Returns the places whose label is scored and is the next input token, each with a row."""
-    read_BT = np.zeros(tokens_BT.shape, bool)
-    read_BT[:, :-1] = (batch.weights > 0)[:, :-1] & (tokens_BT[:, 1:] == batch.labels[:, :-1])
-    return {int(t): int(np.argmax(read_BT[:, t])) for t in np.flatnonzero(read_BT.any(0))}
-
-
-def _changes(
-    eval_step: EvalStep,
-    variables: Variables,
-    name: str,
-    batch: Batch,
-    place_B: np.ndarray,
-    vocab: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Returns the relative change of the loss at one place of each row, if later tokens change."""
+def _with_other_future(
+    batch: Batch, name: str, place_B: np.ndarray, vocab: int, rng: np.random.Generator
+) -> tuple[Batch, Batch]:
+    """Scores one place of each row; returns this batch, and the same with other later tokens."""
     tokens_BT, weights_BT = batch.inputs[name], batch.weights
     position_T = np.arange(tokens_BT.shape[1])
     other_BT = (tokens_BT + rng.integers(1, vocab, tokens_BT.shape)) % vocab
     exchanged_BT = np.where(position_T > place_B[:, None], other_BT, tokens_BT)
     alone_BT = np.where(position_T == place_B[:, None], weights_BT, 0).astype(weights_BT.dtype)
     before = batch.replace(weights=alone_BT)
-    after = before.replace(inputs={**batch.inputs, name: exchanged_BT.astype(tokens_BT.dtype)})
-    loss_B, other_B = (np.asarray(eval_step(variables, b)["loss"]) for b in (before, after))
-    change_B: np.ndarray = np.abs(other_B - loss_B) / np.maximum(np.abs(loss_B), 1)
-    return change_B
+    inputs = {**batch.inputs, name: exchanged_BT.astype(tokens_BT.dtype)}
+    return before, before.replace(inputs=inputs)
 
 
 def opened(variables: Variables) -> dict[str, Any]:

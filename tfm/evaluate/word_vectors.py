@@ -103,16 +103,10 @@ def analogies(
 ) -> dict[str, Any]:
     """Computes how often the word nearest to b − a + c, other than these, is right.  Mikolov et
     al. 2013a, §4.1."""
-    questions, count = [], 0
-    for line in lines:
-        if line.startswith(":") or not line.strip():
-            continue
-        count += 1
-        question = [ids.get(word.lower()) for word in line.split()]
-        if len(question) == 4 and None not in question:
-            questions.append(question)
+    rows = [line.lower().split() for line in lines if line.strip() and not line.startswith(":")]
+    questions = [[ids[w] for w in row] for row in rows if len(row) == 4 and ids.keys() >= {*row}]
     if not questions:
-        raise UserError(f"of {count} analogies none has only known words")
+        raise UserError(f"of {len(rows)} analogies none has only known words")
     unit_VD, question_N4, right = _unit(vectors_VD), np.array(questions), 0
     for begin in range(0, len(question_N4), BLOCK):
         a_N, b_N, c_N, d_N = question_N4[begin : begin + BLOCK].T
@@ -121,7 +115,7 @@ def analogies(
             score_NV[np.arange(len(word_N)), word_N] = -np.inf
         right += int(np.sum(score_NV.argmax(1) == d_N))
     asked = len(questions)
-    return {"accuracy": right / asked, "asked": asked, "unknown": count - asked}
+    return {"accuracy": right / asked, "asked": asked, "unknown": len(rows) - asked}
 
 
 def vectors_of(loaded: Any) -> np.ndarray:

@@ -116,9 +116,8 @@ def _look(
     loaded: LoadedRun, read: Passage, captured: Forward, site: Site, worth: np.ndarray | None
 ) -> Look:
     measured = heads.statistics(site, read.sequences)
-    for n, row in enumerate(measured):
-        for h, statistics in enumerate(row):
-            statistics["silenced"] = None if worth is None else float(worth[n, h])
+    for n, h in np.ndindex(len(measured), site.heads):
+        measured[n][h]["silenced"] = None if worth is None else float(worth[n, h])
     parts = {}
     if site.stack and isinstance(loaded.spec, TransformerSpec):
         parts = terms(loaded.spec, loaded.params, captured.sides[site.stack], site)
@@ -131,14 +130,8 @@ def _look(
         "weights": formulas.normalizer(site.spec),
     }  # fmt: skip
     by_map["value"] = "w_ts · ‖v_s W_o‖: what is moved.  Kobayashi et al. 2020, eq. 5"
-    return Look(
-        site,
-        measured,
-        heads.value_norms(site, loaded.params),
-        parts,
-        by_map,
-        heads.how_silenced(loaded.params, site),
-    )
+    norms, muted = heads.value_norms(site, loaded.params), heads.how_silenced(loaded.params, site)
+    return Look(site, measured, norms, parts, by_map, muted)
 
 
 def _embedded(loaded: LoadedRun, read: Passage) -> dict[str, np.ndarray]:
@@ -147,30 +140,25 @@ def _embedded(loaded: LoadedRun, read: Passage) -> dict[str, np.ndarray]:
         return {}
     names, embedded = {"tokens": "embed", "source": "source_embed", "target": "target_embed"}, {}
     for sequence, ids in read.sequences.items():
-        x_BTD = loaded.model.apply(
-            loaded.variables,
-            np.array([ids], np.int32),
-            method=lambda model, ids, name=names[sequence]: getattr(model, name)(ids),
-        )
+        embed = loaded.model.bind(loaded.variables)
+        x_BTD = getattr(embed, names[sequence])(np.array([ids], np.int32))
         embedded[sequence] = np.asarray(x_BTD, np.float32)[0]
     return embedded
 
 
 def _positions(captured: Forward, looks: list[Look]) -> list[tuple[str, str, Picture]]:
     out = []
-    for side, arrays in captured.sides.items():
-        if "table_TD" in arrays:
-            table_TD = arrays["table_TD"]
-            unit = table_TD / np.maximum(np.linalg.norm(table_TD, axis=-1, keepdims=True), 1e-9)
-            out += [
-                (f"Position table ({side})", "The vector of each position, P[t].",
-                 Picture("P", "TD", table_TD)),
-                (f"How alike are two positions? ({side})", "cos(P[t], P[s])",
-                 Picture("cos", "TT", unit @ unit.T)),
-            ]  # fmt: skip
+    tables = {side: x["table_TD"] for side, x in captured.sides.items() if "table_TD" in x}
+    for side, table_TD in tables.items():
+        unit = table_TD / np.maximum(np.linalg.norm(table_TD, axis=-1, keepdims=True), 1e-9)
+        out += [
+            (f"Position table ({side})", "The vector of each position, P[t].",
+             Picture("P", "TD", table_TD)),
+            (f"How alike are two positions? ({side})", "cos(P[t], P[s])",
+             Picture("cos", "TT", unit @ unit.T)),
+        ]  # fmt: skip
     for look in looks:
-        by_distance = bias_by_distance(look.site)
-        if by_distance is not None:
+        if (by_distance := bias_by_distance(look.site)) is not None:
             bias_NHR, reach = by_distance
             # Layers that share their bias are shown once.
             same = np.allclose(bias_NHR, bias_NHR[:1])
@@ -223,15 +211,13 @@ def _facts(loaded: LoadedRun, captured: Forward) -> dict[str, str]:
             facts[name] = str(getattr(spec, name))
     attention = getattr(spec, "attention", None)
     if attention is not None and captured.sites:
-        facts["heads"] = str(attention.heads)
-        facts["score"] = str(attention.score)
-        facts["normaliser"] = str(attention.normalizer)
+        values = attention.heads, attention.score, attention.normalizer
+        facts |= zip(("heads", "score", "normaliser"), map(str, values), strict=True)
     if hasattr(spec, "position"):
         facts["position"] = str(spec.position.scheme)
     if hasattr(spec, "mixer") and spec.mixer != "attention":
         facts["mixer"] = str(spec.mixer)
-    imported = loaded.run.data.dataset == "none"
-    facts["step"] = "imported" if imported else f"{loaded.step:,}"
+    facts["step"] = "imported" if loaded.run.data.dataset == "none" else f"{loaded.step:,}"
     return facts
 
 

@@ -18,7 +18,7 @@ from tfm.models.spec import SeqToSeqSpec, TransformerSpec
 from tfm.run.load import LoadedRun
 
 Arrays = dict[str, np.ndarray]
-PARTS = (  # what a site may have
+PARTS = (  # arrays that a site may have
     "q_NTHK", "k_NSGK", "v_NSGE", "heads_NTHE",
     "score_NHTS", "bias_NHTS", "logits_NHTS", "visible_NHTS", "weights_NHTS",
 )  # fmt: skip
@@ -28,18 +28,17 @@ PARTS = (  # what a site may have
 class Site:
     """A place where tokens look at tokens, in each of some layers.
 
-    `arrays` has weights_NHTS and, of an attention, the other `PARTS`. The layer that it belongs to
-    has its parameters under `branch`.
+    `arrays` has weights_NHTS and, for attention, the other `PARTS`.
     """
 
     name: str  # "encoder", "decoder", "cross"
     title: str
-    rows: str  # the sequence that looks
-    cols: str  # the sequence that is looked at
+    rows: str  # the sequence of the queries
+    cols: str  # the sequence of the keys
     layers: list[int]
     arrays: Arrays
-    stack: str  # the parameters of the layers that it belongs to; "" for an RNN's own
-    branch: str  # within a layer
+    stack: str  # the parameters of its layers; "" if it is beside an RNN
+    branch: str  # its parameters within a layer
     spec: AttentionSpec | None
 
     @property
@@ -49,7 +48,7 @@ class Site:
 
 @dataclasses.dataclass
 class Forward:
-    """`sides` holds what was captured of each stack of layers; layers are the first axis (N)."""
+    """The intermediates of each stack of layers, by its name; layers are the first axis (N)."""
 
     logits: np.ndarray | None  # TV, or 1V of the whole
     sides: dict[str, Arrays]
@@ -84,7 +83,7 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
 
 
 def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arrays:
-    """Returns the arrays of the one example, as float32, and of layers those in `layers`."""
+    """Returns the arrays of the one example as float32, of the chosen layers."""
     kept = {}
     for name, array in arrays.items():
         stem, _, axes = name.rpartition("_")
@@ -92,10 +91,8 @@ def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arr
         x = np.asarray(array.astype(jnp.float32) if real else array)
         if axes.startswith("N"):
             if beyond := [n for n in layers or () if n >= len(x)]:
-                raise UserError(
-                    f"--layers: there is no layer {beyond[0]} in the {side}: they are 0 to "
-                    f"{len(x) - 1}"
-                )
+                known = f"in the {side}: they are 0 to {len(x) - 1}"
+                raise UserError(f"--layers: there is no layer {beyond[0]} {known}")
             x = x if layers is None else x[np.array(layers)]
         place = axes.find("B")
         kept[f"{stem}_{axes.replace('B', '')}"] = x if place < 0 else np.take(x, 0, place)
@@ -120,16 +117,15 @@ def _sites(spec: Any, sides: dict[str, Arrays], layers: list[int] | None) -> lis
         if spec.has_source:
             rows = {"encoder": "source", "decoder": "target"}[side]
             title = f"{side}: {title}"
-        title = title[0].upper() + title[1:]
-        part = _part(arrays, "")
-        if "weights_NHTS" in part:
-            shown = layers or list(range(len(part["weights_NHTS"])))
-            sites.append(Site(side, title, rows, rows, shown, part, side, mixer, attention))
-        part = _part(arrays, "cross_")
-        if "weights_NHTS" in part:
-            shown = layers or list(range(len(part["weights_NHTS"])))
-            title = "Cross-attention, target → source"
-            sites.append(Site("cross", title, rows, "source", shown, part, side, "cross", cross))
+        for name, site_title, cols, prefix, branch, site_spec in (
+            (side, title[0].upper() + title[1:], rows, "", mixer, attention),
+            ("cross", "Cross-attention, target → source", "source", "cross_", "cross", cross),
+        ):
+            part = _part(arrays, prefix)
+            if "weights_NHTS" in part:
+                shown = layers or list(range(len(part["weights_NHTS"])))
+                kind = name, site_title, rows, cols
+                sites.append(Site(*kind, shown, part, side, branch, site_spec))
     return sites
 
 

@@ -21,7 +21,7 @@ TAGS = {  # the mass that decides, and what is said of the head
     "first-token": ("first", "a token looks at the first one, which often means: at nothing"),
     "induction": ("induction", "a token looks at what came after the same token before"),
     "same-token": ("same", "a token looks at earlier places of the same token"),
-    "monotone": ("monotone", "the place looked at moves along with the place that looks"),
+    "monotone": ("monotone", "the key moves along with the query"),
     "last-token": ("last", "all look at the last token"),
 }
 RULE = (
@@ -41,17 +41,14 @@ def statistics(site: Site, ids: dict[str, list[int]]) -> list[list[dict[str, Any
     weights_NHTS = np.abs(site.arrays["weights_NHTS"])
     total = weights_NHTS.sum(-1, keepdims=True)
     share_NHTS = weights_NHTS / np.where(total > 0, total, 1)
-    visible = site.arrays.get("visible_NHTS")
+    visible_NHTS = site.arrays.get("visible_NHTS", np.ones(share_NHTS.shape, bool))
     if site.rows == site.cols:
         kinds = _kinds(np.array(ids[site.rows]))
     else:
         kinds = _crossing(*share_NHTS.shape[2:])
     return [
-        [
-            _of_head(share_TS, None if visible is None else visible[n, h], kinds)
-            for h, share_TS in enumerate(share_HTS)
-        ]
-        for n, share_HTS in enumerate(share_NHTS)
+        [_of_head(*head, kinds) for head in zip(*layer, strict=True)]
+        for layer in zip(share_NHTS, visible_NHTS, strict=True)
     ]
 
 
@@ -77,10 +74,9 @@ def _crossing(rows: int, cols: int) -> dict[str, np.ndarray]:
 
 
 def _of_head(
-    share_TS: np.ndarray, visible_TS: np.ndarray | None, kinds: dict[str, np.ndarray]
+    share_TS: np.ndarray, visible_TS: np.ndarray, kinds: dict[str, np.ndarray]
 ) -> dict[str, Any]:
-    rows, cols = share_TS.shape
-    visible_TS = np.ones((rows, cols), bool) if visible_TS is None else visible_TS
+    rows = len(share_TS)
     counted = (np.arange(rows) >= min(FIRST_ROW, rows - 1)) & (share_TS.sum(1) > 0)
     bits_T = -np.sum(share_TS * np.log2(np.where(share_TS > 0, share_TS, 1)), 1)
     most_T = np.log2(np.maximum(visible_TS.sum(1), 2))
@@ -143,8 +139,7 @@ def silenced(loaded: LoadedRun, passage: Passage, sites: list[Site]) -> dict[str
         for site in sites:
             if site.name in keep:
                 params = _without(params, site, keep[site.name])
-        out = loaded.model.apply({**variables, "params": params}, **inputs)
-        return _loss(out, labels_T)
+        return _loss(loaded.model.apply({**variables, "params": params}, **inputs), labels_T)
 
     def measured(keep: dict[str, np.ndarray]) -> float:
         return float(loss(loaded.variables, passage.inputs, passage.labels, keep))
@@ -205,17 +200,13 @@ def _count(params: Any, site: Site) -> int:
 def _without(params: Any, site: Site, keep_NH: Any) -> Any:
     """Returns the parameters with each head's rows scaled by `keep_NH`."""
     params = jax.tree.map(lambda leaf: leaf, params)  # new dicts
-    scanned = bool(site.stack) and SCANNED in params[site.stack]
-    if not site.stack:
-        blocks = [params[site.branch]]
-    elif scanned:
-        blocks = [params[site.stack][SCANNED][site.branch]]
-    else:
-        blocks = [params[site.stack][f"layer_{n}"][site.branch] for n in range(len(keep_NH))]
+    stack = params[site.stack] if site.stack else {"layer_0": params}
+    scanned = SCANNED in stack
+    names = [SCANNED] if scanned else [f"layer_{n}" for n in range(len(keep_NH))]
     for part, name, axis in _rows(params, site):
-        for n, block in enumerate(blocks):
-            leaf, keep = block[part][name], keep_NH if scanned else keep_NH[n]
-            after = leaf.ndim - axis - 1 - scanned
+        for n, layer in enumerate(names):
+            weights, keep = stack[layer][site.branch][part], keep_NH if scanned else keep_NH[n]
+            after = weights[name].ndim - axis - 1 - scanned
             shape = keep.shape[:-1] + (1,) * axis + keep.shape[-1:] + (1,) * after
-            block[part][name] = leaf * keep.reshape(shape).astype(leaf.dtype)
+            weights[name] = weights[name] * keep.reshape(shape).astype(weights[name].dtype)
     return params

@@ -54,16 +54,15 @@ def page(explanations: list[Explanation], most: int = MOST) -> tuple[str, list[s
         factor *= 2
 
 
-def _check_same(one: Explanation, other: Explanation) -> None:
-    for name, pieces in one.sequences.items():
-        theirs = other.sequences.get(name)
-        if theirs is None:
-            raise UserError(f"--with: {one.name} reads {name!r}, and {other.name} does not")
-        if [text for text, _ in pieces] != [text for text, _ in theirs]:
-            at = next(
-                (t for t, (a, b) in enumerate(zip(pieces, theirs, strict=False)) if a[0] != b[0]),
-                min(len(pieces), len(theirs)),
-            )
+def _check_same(first: Explanation, second: Explanation) -> None:
+    """Raises unless both runs read the same tokens."""
+    for name in first.sequences:
+        if name not in second.sequences:
+            raise UserError(f"--with: {first.name} reads {name!r}, and {second.name} does not")
+        texts, others = ([text for text, _ in run.sequences[name]] for run in (first, second))
+        if texts != others:
+            same = [a == b for a, b in zip(texts, others, strict=False)]
+            at = [*same, False].index(False)
             raise UserError(
                 f"--with: the tokens of the two runs differ, from token {at} of {name!r} on, so "
                 "their maps cannot be compared: they need the same tokenizer"
@@ -88,24 +87,24 @@ def _html(explanations: list[Explanation], tree: dict[str, Any], blobs: Blobs) -
     return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], text)
 
 
-def _run(one: Explanation, blobs: Blobs, factor: int, notes: list[str]) -> dict[str, Any]:
-    notes += [note for note in one.notes if note not in notes]
+def _run(run: Explanation, blobs: Blobs, factor: int, notes: list[str]) -> dict[str, Any]:
+    notes += [note for note in run.notes if note not in notes]
     return {
-        "name": one.name,
-        "facts": list(one.facts.items()),
-        "sequences": {name: [list(p) for p in pieces] for name, pieces in one.sequences.items()},
-        "sites": [_site(look, blobs, factor) for look in one.looks],
+        "name": run.name,
+        "facts": list(run.facts.items()),
+        "sequences": run.sequences,
+        "sites": [_site(look, blobs, factor) for look in run.looks],
         "walks": [
             {**vars(walk), "stages": [_stage(stage, blobs) for stage in walk.stages]}
-            for walk in one.walks
+            for walk in run.walks
         ],
         "pictures": [
             {"title": title, "text": text, **_picture(picture, blobs)}
-            for title, text, picture in one.pictures
+            for title, text, picture in run.pictures
         ],
-        "next": None if one.next is None else _next(one.next, blobs),
-        "loss": one.loss,
-        "loss_of": one.loss_of,
+        "next": None if run.next is None else _next(run.next, blobs),
+        "loss": run.loss,
+        "loss_of": run.loss_of,
     }  # fmt: skip
 
 
@@ -140,13 +139,9 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
             for x_HTS in (visible[:1, :1] if same else visible)
         ]
     norms = look.value_norms
+    fields = ("name", "title", "rows", "cols", "layers", "heads")
     return {
-        "name": site.name,
-        "title": site.title,
-        "rows": site.rows,
-        "cols": site.cols,
-        "layers": site.layers,
-        "heads": site.heads,
+        **{field: getattr(site, field) for field in fields},
         "factor": factor,
         "maps": maps,
         "mask": mask,
@@ -165,9 +160,8 @@ def _site(look: Look, blobs: Blobs, factor: int) -> dict[str, Any]:
 def _map(
     x_TS: np.ndarray, visible_TS: np.ndarray | None, blobs: Blobs, factor: int
 ) -> dict[str, Any]:
-    small = coarser(x_TS, factor, visible_TS)
     where = None if visible_TS is None else coarser(visible_TS.astype(float), factor) > 0
-    return blobs.add(small, where)
+    return blobs.add(coarser(x_TS, factor, visible_TS), where)
 
 
 def _stage(stage: Stage, blobs: Blobs) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.interop.model_type import ConfigJson, Key, ModelType, Pair, linear, norm
+from tfm.interop.model_type import ConfigJson, Key, ModelType, Pair, module
 from tfm.models.spec import EncoderSpec
 
 POOLER, CLASSIFIER = "pooler.dense.weight", "classifier.weight"
@@ -91,27 +91,27 @@ def pairs(spec: Any) -> Iterator[Pair]:
     yield Pair("embeddings.word_embeddings.weight", ("embed/token/embedding",))
     yield Pair("embeddings.position_embeddings.weight", ("encoder/table/table_w_LD",))
     yield Pair("embeddings.token_type_embeddings.weight", ("embed/type/embedding",))
-    yield from norm("embeddings.LayerNorm", "encoder/embed_norm", True)
+    yield from module("embeddings.LayerNorm", "encoder/embed_norm", True)
     for n in range(spec.layers):
         theirs, ours = f"encoder.layer.{n}", f"encoder/layer_{n}"
         for name in ("query", "key", "value"):
-            yield from linear(f"{theirs}.attention.self.{name}", f"{ours}/attention/{name}", True)
-        yield from linear(f"{theirs}.attention.output.dense", f"{ours}/attention/out", True, 2)
-        yield from norm(f"{theirs}.attention.output.LayerNorm", f"{ours}/attention_norm", True)
-        yield from linear(f"{theirs}.intermediate.dense", f"{ours}/feedforward/up", True)
-        yield from linear(f"{theirs}.output.dense", f"{ours}/feedforward/down", True)
-        yield from norm(f"{theirs}.output.LayerNorm", f"{ours}/feedforward_norm", True)
+            yield from module(f"{theirs}.attention.self.{name}", f"{ours}/attention/{name}", True)
+        yield from module(f"{theirs}.attention.output.dense", f"{ours}/attention/out", True)
+        yield from module(f"{theirs}.attention.output.LayerNorm", f"{ours}/attention_norm", True)
+        yield from module(f"{theirs}.intermediate.dense", f"{ours}/feedforward/up", True)
+        yield from module(f"{theirs}.output.dense", f"{ours}/feedforward/down", True)
+        yield from module(f"{theirs}.output.LayerNorm", f"{ours}/feedforward_norm", True)
     if spec.pooler:
-        yield from linear("pooler.dense", "pooler", True)
+        yield from module("pooler.dense", "pooler", True)
     if "masked_lm" in spec.outputs:
-        yield from linear("cls.predictions.transform.dense", "masked_lm", True)
-        yield from norm("cls.predictions.transform.LayerNorm", "masked_lm_norm", True)
+        yield from module("cls.predictions.transform.dense", "masked_lm", True)
+        yield from module("cls.predictions.transform.LayerNorm", "masked_lm_norm", True)
         yield Pair("cls.predictions.bias", ("masked_lm_bias",))
     if "pair" in spec.outputs:
-        yield from linear("cls.seq_relationship", "pair", True)
+        yield from module("cls.seq_relationship", "pair", True)
     for output in ("classify", "tag"):
         if output in spec.outputs:
-            yield from linear("classifier", output, True)
+            yield from module("classifier", output, True)
 
 
 INIT = "truncated_normal(stddev=0.02)"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfm.interop.model_type import Key, ModelType, Pair, linear, norm
+from tfm.interop.model_type import Key, ModelType, Pair, module
 from tfm.models.spec import DecoderSpec
 
 
@@ -12,16 +12,16 @@ def pairs(spec: Any) -> Iterator[Pair]:
     yield Pair("wpe.weight", ("decoder/table/table_w_LD",))
     for n in range(spec.layers):
         theirs, ours = f"h.{n}", f"decoder/layer_{n}"
-        yield from norm(f"{theirs}.ln_1", f"{ours}/attention_norm", True)
+        yield from module(f"{theirs}.ln_1", f"{ours}/attention_norm", True)
         qkv = [f"{ours}/attention/{name}" for name in ("query", "key", "value")]
         yield from _conv1d(f"{theirs}.attn.c_attn", qkv)
         yield from _conv1d(f"{theirs}.attn.c_proj", [f"{ours}/attention/out"], 2)
-        yield from norm(f"{theirs}.ln_2", f"{ours}/feedforward_norm", True)
+        yield from module(f"{theirs}.ln_2", f"{ours}/feedforward_norm", True)
         yield from _conv1d(f"{theirs}.mlp.c_fc", [f"{ours}/feedforward/up"])
         yield from _conv1d(f"{theirs}.mlp.c_proj", [f"{ours}/feedforward/down"])
-    yield from norm("ln_f", "decoder/norm", True)
+    yield from module("ln_f", "decoder/norm", True)
     if not spec.tied:
-        yield from linear("lm_head", "head", False)
+        yield from module("lm_head", "head")
 
 
 def _conv1d(theirs: str, ours: Sequence[str], inputs: int = 1) -> Iterator[Pair]:

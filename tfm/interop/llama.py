@@ -4,16 +4,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.interop.model_type import (
-    ConfigJson,
-    Key,
-    ModelType,
-    Pair,
-    call,
-    linear,
-    norm,
-    scheme_options,
-)
+from tfm.interop.model_type import ConfigJson, Key, ModelType, Pair, call, module, scheme_options
 from tfm.models.spec import DecoderSpec
 
 ROPE = {  # rope_type → its options: key of transformers → our option
@@ -80,18 +71,18 @@ def pairs(spec: Any) -> Iterator[Pair]:
     attention, feedforward = spec.attention.qkv_bias, spec.feedforward.bias
     for n in range(spec.layers):
         theirs, ours = f"layers.{n}", f"decoder/layer_{n}"
-        yield from norm(f"{theirs}.input_layernorm", f"{ours}/attention_norm", False)
+        yield from module(f"{theirs}.input_layernorm", f"{ours}/attention_norm")
         for name in ("query", "key", "value"):
             at = f"{theirs}.self_attn.{name[0]}_proj"
-            yield from linear(at, f"{ours}/attention/{name}", attention)
-        yield from linear(f"{theirs}.self_attn.o_proj", f"{ours}/attention/out", attention, 2)
-        yield from norm(f"{theirs}.post_attention_layernorm", f"{ours}/feedforward_norm", False)
+            yield from module(at, f"{ours}/attention/{name}", attention)
+        yield from module(f"{theirs}.self_attn.o_proj", f"{ours}/attention/out", attention)
+        yield from module(f"{theirs}.post_attention_layernorm", f"{ours}/feedforward_norm")
         for name in ("gate", "up", "down"):
             at = f"{theirs}.mlp.{name}_proj"
-            yield from linear(at, f"{ours}/feedforward/{name}", feedforward)
-    yield from norm("norm", "decoder/norm", False)
+            yield from module(at, f"{ours}/feedforward/{name}", feedforward)
+    yield from module("norm", "decoder/norm")
     if not spec.tied:
-        yield from linear("lm_head", "head", False)
+        yield from module("lm_head", "head")
 
 
 MODEL_TYPE = ModelType(

@@ -42,9 +42,9 @@ class ConfigJson:
         """Returns the value of a key, or the default if it is absent."""
         value: Any = self.values.get(key)
         name = self.prefix + key
+        if value is None and default is None:
+            raise UserError(f"config.json has no {name!r}")
         if value is None:
-            if default is None:
-                raise UserError(f"config.json has no {name!r}")
             return default
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
@@ -272,15 +272,11 @@ class ModelType:
         return {**config, **further}
 
 
-def linear(
-    theirs: str, ours: str, bias: bool, inputs: int = 1, weight: str = "kernel"
-) -> Iterator[Pair]:
-    """Yields the pairs of a torch.nn.Linear."""
-    yield Pair(f"{theirs}.weight", (f"{ours}/{weight}",), inputs)
+def module(theirs: str, ours: str, bias: bool = False) -> Iterator[Pair]:
+    """Yields the pairs of a norm, if our name ends in "norm", or of a torch.nn.Linear."""
+    if ours.endswith("norm"):
+        yield Pair(f"{theirs}.weight", (f"{ours}/scale",))
+    else:  # the inputs of "out" are heads and their features
+        yield Pair(f"{theirs}.weight", (f"{ours}/kernel",), 2 if ours.endswith("/out") else 1)
     if bias:
         yield Pair(f"{theirs}.bias", (f"{ours}/bias",))
-
-
-def norm(theirs: str, ours: str, bias: bool) -> Iterator[Pair]:
-    """Yields the pairs of a norm."""
-    return linear(theirs, ours, bias, 0, "scale")

@@ -10,8 +10,7 @@ from tfm.interop.model_type import (
     ModelType,
     Pair,
     call,
-    linear,
-    norm,
+    module,
     scheme_options,
     their_activation,
 )
@@ -81,19 +80,18 @@ def pairs(spec: Any) -> Iterator[Pair]:
         for n in range(layers):
             theirs, ours = f"{side}.block.{n}.layer", f"{side}/layer_{n}"
             for index, (name, ours_name) in enumerate(attentions.items()):
-                yield from norm(f"{theirs}.{index}.layer_norm", f"{ours}/{ours_name}_norm", False)
+                yield from module(f"{theirs}.{index}.layer_norm", f"{ours}/{ours_name}_norm")
                 for part in ("query", "key", "value"):
                     at = f"{theirs}.{index}.{name}.{part[0]}"
-                    yield from linear(at, f"{ours}/{ours_name}/{part}", False)
-                yield from linear(f"{theirs}.{index}.{name}.o", f"{ours}/{ours_name}/out", False, 2)
+                    yield from module(at, f"{ours}/{ours_name}/{part}")
+                yield from module(f"{theirs}.{index}.{name}.o", f"{ours}/{ours_name}/out")
             last = f"{theirs}.{len(attentions)}"
-            yield from norm(f"{last}.layer_norm", f"{ours}/feedforward_norm", False)
+            yield from module(f"{last}.layer_norm", f"{ours}/feedforward_norm")
             for name, part in {**names, "wo": "down"}.items():
-                at = f"{last}.DenseReluDense.{name}"
-                yield from linear(at, f"{ours}/feedforward/{part}", False)
-        yield from norm(f"{side}.final_layer_norm", f"{side}/norm", False)
+                yield from module(f"{last}.DenseReluDense.{name}", f"{ours}/feedforward/{part}")
+        yield from module(f"{side}.final_layer_norm", f"{side}/norm")
     if not spec.tied:
-        yield from linear("lm_head", "head", False)
+        yield from module("lm_head", "head")
 
 
 PLACES = ("residual", "embedding", "attention", "feedforward", "output")
