@@ -1,12 +1,20 @@
 """Runs the README's recipes on small inputs, as a user types them."""
 
 import json
+import pathlib
+import shlex
 
 import pytest
 
 from tests.helpers import huggingface
+from tests.helpers.tiers import first_tier
 from tfm.cli.main import main
+from tfm.config.files import load
 
+CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+QUICK = ["--config.data.batch=2", "--config.train.steps=2", "--config.train.eval_every=2",
+         "--config.optimizer.schedule=constant", "--workdir=runs/my run"]  # fmt: skip
+SMALL = ["--config.model.width=8", "--config.model.layers=1", "--config.model.attention.heads=1"]
 TASK = "table(train='{0}/films.tsv', valid='{0}/films.tsv', text='sentence', label='label')"
 
 
@@ -40,3 +48,65 @@ def test_import_fine_tune_and_classify(films, tmp_path, capsys):
     (answer,) = json.loads(capsys.readouterr().out)
     assert answer["class"] == "0"
     assert sum(answer["classes"].values()) == pytest.approx(1)
+
+
+def next_command(capsys, *argv):
+    """Trains, and returns the last line: the command to try next, as the shell reads it."""
+    assert main(["train", *argv, *QUICK]) == 0
+    line = capsys.readouterr().err.splitlines()[-1]
+    name, command = line.split(": tfm ")
+    assert name == "try next"
+    return shlex.split(command)
+
+
+TEXTS = {
+    "a few words": "An old pond.\n\n\nA frog jumps\n",
+    "one long line": "the cat's mat and the dog's log " * 40,
+    "German": "Über den Wolken muß die Freiheit grenzenlos sein.\n" * 9,
+    "Chinese": "床前明月光，疑是地上霜。举头望明月，低头思故乡。\n" * 9,
+    "empty lines": "\n" * 20,
+}
+
+
+@pytest.mark.parametrize("name", first_tier(TEXTS, ["a few words", "Chinese"]))
+def test_a_language_model_of_any_text(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("my.txt").write_text(TEXTS[name])
+    verb, run, *words = next_command(capsys, f"--config={CONFIGS}/text/lm.py:my.txt", *SMALL)
+    assert run == "runs/my run"
+    if name == "empty lines":
+        assert [verb, *words] == ["eval", "--baselines"]
+        return
+    assert verb == "generate"
+    assert main([verb, run, *words, "--max_new=3"]) == 0
+    assert capsys.readouterr().out.startswith(words[0])
+
+
+def test_a_large_text_is_read_as_byte_pairs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("my.txt").write_bytes(b"word\n" * 2_000_000)
+    data = load(f"{CONFIGS}/text/lm.py:my.txt").data
+    assert data.tokenizer == "bpe(vocab=8000)"
+    assert "valid=0.02," in data.dataset  # at most 200 kB
+
+
+TABLES = {
+    "films.csv": 'review,n,sentiment\n"a {1} film, {0}",{0},{2}\n',
+    "films.tsv,1,0": "{2}\ta {1} film {0}\n",
+    "films.jsonl,was,art": '{{"was": "ein {1} Film {0}", "art": "{2}"}}\n',
+}
+
+
+@pytest.mark.parametrize("argument", first_tier(TABLES, ["films.csv"]))
+def test_a_classifier_of_any_table(argument, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, *rest = TABLES[argument].splitlines(keepends=True)
+    kinds = [("good", "yes"), ("bad", "no")]
+    rows = [(rest or [first])[0].format(n, *kinds[n % 2]) for n in range(40)]
+    pathlib.Path(argument.partition(",")[0]).write_text("".join([first] * len(rest) + rows))
+    config = f"--config={CONFIGS}/text/classifier.py:{argument}"
+    small = ["--config.model.width=8", "--config.model.channels=8", "--config.data.buckets=None"]
+    verb, run, text = next_command(capsys, config, *small)
+    assert verb == "classify"
+    assert main([verb, run, text]) == 0
+    assert capsys.readouterr().out.split()[0] in ("yes", "no")

@@ -47,7 +47,24 @@ def test_a_config_without_its_option_is_named(capsys):
 def test_a_model_without_a_run_is_reported(tmp_path, capsys):
     text = said(capsys, "train", "--config=configs/gpt2.py:small", f"--workdir={tmp_path}/a")
     assert "the config is a model without a run" in text
+    assert "missing keys 'objective'; 'data.dataset'; 'train.steps'" in text
     assert "tfm describe" in text
+
+
+def test_all_missing_keys_are_reported_together(tmp_path):
+    (tmp_path / "empty.py").write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n"
+        "    return ConfigDict({'data': {'batch': 2}, 'model': {'family': 'bag', 'width': 3}})\n"
+    )
+    tree = config.load(f"{tmp_path}/empty.py").to_dict()
+    with pytest.raises(UserError) as error:
+        spec.read(tree)
+    keys = "'objective'; 'data.dataset'; 'train.steps'"
+    assert str(error.value) == f"missing keys {keys}"
+    del tree["model"]["family"]
+    with pytest.raises(UserError, match="'objective'; 'model.family', one of: .*; 'data.dataset'"):
+        spec.read(tree)
 
 
 def test_another_run_is_reported_with_the_keys_that_differ(tmp_path):

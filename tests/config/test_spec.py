@@ -135,7 +135,7 @@ def test_a_copied_or_pickled_name_is_a_plain_string():
         ({"inner": {"size": 3}, "on": 1}, "on must be bool, not 1"),
         ({"inner": 3}, "inner must be a group of size, drop, color, not 3"),
         ({"inner": {}}, "missing key 'inner.size'"),
-        ({}, "missing key 'inner'"),
+        ({}, "missing key 'inner.size'"),
         ({"inner": {"size": 0}}, "inner.size=0 must be at least 1"),
         ({"inner": {"size": 13}}, "inner.size=13 brings bad luck"),
         ({"inner": {"size": 1, "drop": 1.0}}, r"inner.drop=1.0 must be in \[0, 1\)"),

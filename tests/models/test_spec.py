@@ -103,7 +103,7 @@ def test_a_config_without_a_model_is_named():
         model_spec({"model": {"family": ["decoder"]}})
     with pytest.raises(UserError, match="missing key 'model.family', one of: encoder, decoder"):
         model_spec({"model": {}})
-    with pytest.raises(UserError, match="missing key 'model.width'"):
+    with pytest.raises(UserError, match="missing keys 'model.width'; 'model.layers'; 'model.max_"):
         model_spec({"model": {"family": "decoder"}})
     with pytest.raises(UserError, match="model.vocab is missing, and there is no data set"):
         make("decoder", vocab=None)

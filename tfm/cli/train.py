@@ -8,21 +8,29 @@ loss or gradient stopped being finite.
 
 import itertools
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfm.check.entries import check_entries
 from tfm.cli.main import Parser
 from tfm.config.files import from_command_line, user_entries
+from tfm.config.names import UserError
+from tfm.data.reader import MASK, of_data
 from tfm.run import spec
+from tfm.run.folder import Folder
 from tfm.runtime import cache_compilations, check_compiler, keep_memory
+from tfm.terminal import plain
 from tfm.train import loop
 
 DIVERGED = 3  # exit code
+PROMPT = 24  # characters of a text to continue
+SHOWN = 160  # characters of any other text
 
 
 class Bar:
@@ -61,6 +69,53 @@ class Bar:
         self.bar.stop()
 
 
+def next_command(run: spec.RunSpec, workdir: str) -> str:
+    """Returns a command that shows the trained model an example: the beginning of its text, or one
+    of the validation data."""
+    try:
+        verb, *words = _prediction(run, Folder(workdir).read("data.json") or {})
+    except UserError:  # the data were moved or edited meanwhile
+        verb, words = "eval", []
+    trust = ["--trust"] * bool(user_entries(run))
+    return " ".join(["tfm", verb, *map(_quoted, [workdir, *words]), *trust])
+
+
+def _quoted(word: str) -> str:
+    """Quotes a word for the shell; if it has an apostrophe, with double quotes where they do."""
+    return f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word)
+
+
+def _prediction(run: spec.RunSpec, saved: Mapping[str, Any]) -> list[str]:
+    """Returns the verb that fits the objective, an example of a text for it, and its options."""
+    vocabulary = saved.get("vocabulary") if run.data.tokenizer is not None else None
+    data, objective = spec.open_datasets(run, vocabulary), run.objective.entry
+    dataset = data["train" if data["train"].form == "text" else "valid"]
+    reader = of_data(dataset, run.data.dataset.entry, objective.added(dataset))
+    example = dataset.take(np.zeros(1, np.int64))
+    ids, segments = example.tokens.ids, example.segments
+    parts = (ids, ids[:0]) if segments is None else (ids[segments == 0], ids[segments == 1])
+    first, second = (plain(" ".join(reader.decode(part).split())) for part in parts)
+    options = ["--part=0"] if reader.tasks else []
+    if run.model.family == "word2vec" and first:
+        return ["neighbors", max(first.split(), key=len)]
+    if reader.numbers or not first:
+        return ["eval", "--baselines"]
+    if objective.classifies:
+        return ["classify", first[:SHOWN], *([f"--second={second[:SHOWN]}"] if second else [])]
+    if objective.tags:
+        return ["tag", first[:SHOWN]]
+    if objective.fills:
+        words = first[:SHOWN].split()
+        words[len(words) // 2] = MASK
+        return ["fill", " ".join(words)]
+    if not objective.writes or reader.form in ("labels", "tags"):
+        return ["eval", "--baselines"]
+    if not objective.continues(reader):
+        return ["translate", first[:SHOWN], *options]
+    start = first[:PROMPT].rpartition(" ")[0] or first[:PROMPT]  # whole words
+    return ["generate", start, "--temperature=0.8", *options]
+
+
 def main(argv: Sequence[str]) -> int:
     parser = Parser("train", __doc__, config=spec.RunSpec)
     parser.add_value("--workdir", "FOLDER", "the run folder", required=True)
@@ -82,6 +137,8 @@ def main(argv: Sequence[str]) -> int:
     shown = {name: x for name, x in summary.items() if name != "metrics"}  # their declarations
     print(json.dumps(shown, indent=1))
     if summary["status"] != "diverged":
+        if not args.quiet:
+            print(f"try next: {next_command(run, args.workdir)}", file=sys.stderr)
         return 0
     print(f"diverged at step {summary['diverged_at']}: try a lower rate", file=sys.stderr)
     return DIVERGED

@@ -56,6 +56,15 @@ class SpecError(UserError):
         return SpecError(prefix + self.key, self.text)
 
 
+class MissingKeysError(UserError):
+    """Keys that a config must set. `texts` are their names, perhaps with the valid values."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.texts = list(texts)
+        plural = "s" * (len(self.texts) > 1)
+        super().__init__(f"missing key{plural} {'; '.join(self.texts)}")
+
+
 def field(
     default: Any = dataclasses.MISSING,
     *,
@@ -195,17 +204,27 @@ def group_of(hint: Any) -> type[Spec] | None:
 
 
 def to_spec(cls: type[S], tree: Tree, prefix: str = "") -> S:
-    """Returns the spec that nested dicts describe; raises for unknown keys and wrong types."""
+    """Returns the spec that nested dicts describe; raises for unknown keys, wrong types and, all
+    together, missing keys."""
     cls = cls.variant(tree, prefix)
     fields = {f.name: f for f in dataclasses.fields(cls)}
-    hints, values = _hints(cls), {}
-    for key, value in tree.items():
+    hints, values, missing = _hints(cls), dict[str, Any](), list[str]()
+    for key in tree:
         if key not in fields:
             raise UserError(f"unknown key {prefix + key!r}{suggest(key, fields)}")
-        values[key] = _value(hints[key], value, prefix + key)
     for key, f in fields.items():
-        if key not in values and f.default is f.default_factory is dataclasses.MISSING:
-            raise UserError(f"missing key {prefix + key!r}")
+        group = group_of(hints[key])
+        try:
+            if key in tree:
+                values[key] = _value(hints[key], tree[key], prefix + key)
+            elif f.default is f.default_factory is dataclasses.MISSING:
+                if group is not None:
+                    to_spec(group, {}, f"{prefix}{key}.")  # raises for the keys that it needs
+                missing.append(repr(prefix + key))
+        except MissingKeysError as e:
+            missing += e.texts
+    if missing:
+        raise MissingKeysError(missing)
     try:
         return cls(**values)
     except SpecError as e:

@@ -103,7 +103,7 @@ def open_stream(
         split,
         count,
         bytes_per_token=entry.facts["bytes"] / scored,
-        words_per_token=entry.facts["words"] / scored,
+        words_per_token=entry.facts["words"] / scored or None,  # line ends alone are no words
         notes=skipped_note(entry, split),
         **facts,
     )

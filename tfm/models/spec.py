@@ -14,7 +14,17 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from tfm.config.names import UserError, pick
-from tfm.config.spec import Named, Spec, SpecError, call, choice, field, size, to_spec
+from tfm.config.spec import (
+    MissingKeysError,
+    Named,
+    Spec,
+    SpecError,
+    call,
+    choice,
+    field,
+    size,
+    to_spec,
+)
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import ACTIVATIONS, BlockSpec, DropoutSpec
 from tfm.layers.dims import CODINGS, DTYPES, Dims, InitSpec
@@ -63,7 +73,7 @@ class ModelSpec(Spec):
         if cls is not ModelSpec and not tree.get("family"):
             return cls
         if not isinstance(tree.get("family"), str):
-            raise UserError(f"missing key '{prefix}family', one of: {', '.join(FAMILIES)}")
+            raise MissingKeysError([f"'{prefix}family', one of: {', '.join(FAMILIES)}"])
         return pick(FAMILIES, tree["family"], f"{prefix}family").spec
 
     def check(self) -> None:

@@ -12,7 +12,19 @@ from flax import linen as nn
 
 from tfm.config.files import load, user_entries
 from tfm.config.names import UserError
-from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
+from tfm.config.spec import (
+    MissingKeysError,
+    Named,
+    Spec,
+    SpecError,
+    Tree,
+    call,
+    choice,
+    field,
+    rate,
+    size,
+    to_spec,
+)
 from tfm.data.dataset import Dataset, Reading
 from tfm.data.datasets import DATASETS, open_dataset, open_splits
 from tfm.data.files import ON_BAD
@@ -198,13 +210,15 @@ class RunSpec(Spec):
 
 def read(tree: Tree) -> RunSpec:
     """Reads the run that a config describes; every key must be known, every value of its type."""
-    missing = [key for key in ("objective", "data", "train") if key not in tree]
-    if "model" in tree and len(missing) == 3:
+    try:
+        return to_spec(RunSpec, tree)
+    except MissingKeysError as e:
+        if "model" not in tree or {"objective", "data", "train"} & tree.keys():
+            raise
         raise UserError(
-            "the config is a model without a run: it has no objective, data and train. `tfm "
-            "describe` reads it; configs/tasks holds complete runs"
-        )
-    return to_spec(RunSpec, tree)
+            f"the config is a model without a run: {e}. `tfm describe` reads it; configs/text, "
+            "configs/tasks and the size `tiny` of each system are complete runs"
+        ) from e
 
 
 def of_folder(workdir: str, trust: bool = False) -> RunSpec:
