@@ -120,6 +120,46 @@ def test_an_unrolled_model_has_the_parameters_of_an_unrolled_tree():
     assert jax.tree.map(jnp.shape, unrolled(zeros)) == shapes(other)
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("decoder", {"position": {"scheme": "relative"}, "remat": "full", "layers": 3}),
+        ("encoder_decoder", {"position": {"scheme": "learned"}, "decoder_layers": 3}),
+        ("encoder", {"norm": {"kind": "batch"}}),
+    ],
+)
+def test_scanned_and_unrolled_layers_begin_and_train_alike(family, changes):
+    args = (SOURCE, TOKENS) if family == "encoder_decoder" else (TOKENS,)
+
+    def start(scan):
+        module, _ = make(family, scan=scan, **changes)
+        return module, jit(module.init)(jax.random.key(3), *args)
+
+    (one, variables), (other, apart) = start(True), start(False)
+    jax.tree.map(np.testing.assert_array_equal, scanned(apart), dict(variables))
+    side = apart["params"]["encoder" if family == "encoder" else "decoder"]
+    one_layer, next_layer = (side[f"layer_{n}"]["feedforward"] for n in (0, 1))
+    assert not np.array_equal(one_layer["up"]["kernel"], next_layer["up"]["kernel"])
+    if family != "decoder":
+        return
+
+    def losses(module, params):
+        def loss(params):
+            logits = jax.nn.log_softmax(module.apply({"params": params}, TOKENS))
+            return -jnp.mean(jnp.take_along_axis(logits, TOKENS[..., None], -1))
+
+        step, out = jit(jax.value_and_grad(loss)), []
+        for _ in range(5):
+            value, grads = step(params)
+            params = jax.tree.map(lambda w, g: w - 0.5 * g, params, grads)
+            out.append(float(value))
+        return out
+
+    before = losses(one, variables["params"])
+    np.testing.assert_allclose(losses(other, apart["params"]), before, rtol=1e-5)
+    assert before[-1] < 0.7 * before[0]
+
+
 def test_causality_by_gradient():
     """Each token of the row has a vector of its own, whose gradient tells who looked at it."""
     module, _ = make("decoder", position={"scheme": "rotary"}, tied=False)

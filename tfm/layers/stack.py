@@ -1,5 +1,6 @@
 """N layers, scanned (compiled once) or unrolled, with positions before and a norm after them."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -28,10 +29,7 @@ UNROLL = 6
 
 
 class Stack(nn.Module):
-    """Layers that map embeddings to states.
-
-    Scanned and unrolled layers draw different initial values from the same key.
-    """
+    """Layers that map embeddings to states. Scanned and unrolled ones begin with equal values."""
 
     spec: BlockSpec
     count: int  # number of layers
@@ -96,6 +94,8 @@ class Stack(nn.Module):
         """Returns states, the extended cache, and losses and intermediates, stacked over layers
         (N)."""
         spec, capture = self.spec, context.capture
+        if self.is_initializing() and not spec.scan:
+            self._begin_as_scanned(x_BTD, context)
         if "weights" in capture and not spec.attends and not self.has_cross:
             raise UserError('capture=("weights",): this model has no attention')
         mixer = spec.used_mixer
@@ -148,6 +148,16 @@ class Stack(nn.Module):
             intermediates["final_BTD"] = x_BTD
         losses = {name: jnp.sum(loss) for name, loss in auxiliary.losses.items()}
         return drop(x_BTD, context.dropouts, "output"), cache, Auxiliary(losses, intermediates)
+
+    def _begin_as_scanned(self, x_BTD: Array, context: Context) -> None:
+        """Gives unrolled layers the initial values that scanned ones draw from the same key."""
+        assert self.scope is not None
+        other = self.clone(spec=dataclasses.replace(self.spec, scan=True), parent=None)
+        key: Any = self.scope.rngs["params"]
+        variables = other.init({"params": key}, x_BTD, context)
+        for collection, tree in unrolled(variables).items():
+            for name, value in tree.items():
+                self.put_variable(collection, name, value)
 
     def init_cache(self, batch: int, length: int, source: Cache = None) -> Cache:
         """Returns an empty cache for `length` tokens: stacked over scanned layers, a list for
