@@ -26,6 +26,7 @@ FLOORS = [
     ["sweep"],
     ["bench"],
     ["cli"],
+    ["__main__"],
 ]
 FLOOR = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}
 

@@ -1,5 +1,10 @@
 """tfm: does this change to a sequence model help, and how sure are we?"""
 
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and __path__[0] != f"{sys.path[0]}/tfm":
+    del sys.path[0]  # `python -m tfm` would import any module from the current folder
+
 from typing import Any
 
 from tfm import runtime

@@ -21,6 +21,7 @@ import math
 import os
 import pathlib
 import secrets
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -115,6 +116,23 @@ def keep_memory() -> None:
             first = ctypes.c_void_p(-(-block // page) * page)
             libc.madvise(first, ctypes.c_size_t(size - page), MADV_HUGEPAGE)
             libc.free(ctypes.c_void_p(block))
+
+
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """Keeps the current folder out of `sys.path` of the Python processes that are started in it.
+
+    They would search that folder first, and run a `threading.py` there.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def cores() -> list[int]:

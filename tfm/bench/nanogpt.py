@@ -58,8 +58,9 @@ def measure(spec: Bench) -> Iterator[Row]:
         raise UserError(f"bench nanogpt: {not_installed('torch')}")
     for seed in range(spec.seed, spec.seed + spec.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            train = [sys.executable, "-m", "tfm.cli", "train", "--quiet", f"--workdir={folder}/run"]
-            our_seconds, printed = whole_process(OURS, [*train, *_config(spec, seed)])
+            train = [sys.executable, "-P", "-m", "tfm", "train", "--quiet"]
+            command = [*train, f"--workdir={folder}/run", *_config(spec, seed)]
+            our_seconds, printed = whole_process(OURS, command)
             our = json.loads(printed)
             file = pathlib.Path(folder, "settings.json")
             paths = {"text": str(text), "workdir": folder}

@@ -20,6 +20,7 @@ import jax
 import tfm
 from tfm.config.names import UserError
 from tfm.config.spec import Named
+from tfm.runtime import safe_path
 from tfm.terminal import table
 
 Run = Callable[[int], float]  # takes a number of steps, and returns the seconds per step
@@ -42,7 +43,8 @@ def in_turns(
         for name, maker in makers.items():  # in turn: none compiles beside another
             pipes[name], theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, maker, cores), daemon=True)
-            process.start()
+            with safe_path():
+                process.start()
             processes.append(process)
             theirs.close()
             _ask(name, pipes[name], 2)  # compiles

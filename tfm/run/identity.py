@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import functools
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -112,10 +113,21 @@ def record_profile(run: RunSpec, folder: Folder, warn: Callable[[str], None]) ->
 
 @functools.cache
 def _commit() -> str | None:
-    """Returns the commit of the working directory, with a "+" if files differ from it."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    """Returns the commit of the library's own repository, with a "+" if files differ from it.
+
+    Git runs programs that the settings of a repository name. The library's repository is trusted,
+    since its code is running; one that the current folder belongs to is not.
+    """
+    root = pathlib.Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    at = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}"]
+    command = [*at, "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, check=True, cwd=root, env=env
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

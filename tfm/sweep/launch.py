@@ -22,7 +22,7 @@ from typing import Any
 from tfm.config.names import UserError
 from tfm.config.spec import to_tree
 from tfm.run.folder import DISK_ERRORS, Damaged, Folder
-from tfm.runtime import cores
+from tfm.runtime import cores, safe_path
 from tfm.sweep.cost import Speed
 from tfm.sweep.plan import Job
 from tfm.sweep.study import Study
@@ -136,7 +136,8 @@ class _Pool:
             # Ctrl-C is blocked in a new worker until it has set its own handler.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                process.start()
+                with safe_path():
+                    process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             theirs.close()

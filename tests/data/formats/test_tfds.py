@@ -1,5 +1,7 @@
 """TensorFlow Datasets, made by small builders with the names and features of the real ones."""
 
+import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -148,6 +150,42 @@ def test_what_is_not_there_says_what_to_run(folder, tmp_path):
     (records / "lm1b-train.tfrecord-00000-of-00001").touch()
     with pytest.raises(UserError, match="no ArrayRecord files.*`tfm data --prepare="):
         opened(tmp_path, "lm1b", options=", length=3")
+
+
+TRAP = {"pythonClassName": "trap.Feature", "text": {}}
+INSIDE = {"type": "trap.Feature", "content": {}}  # the older spelling
+OWN = "tensorflow_datasets.core.features."
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {**TRAP},
+        {"pythonClassName": f"{OWN}features_dict.FeaturesDict",
+         "featuresDict": {"features": {"text": TRAP}}},
+        {"python_class_name": f"{OWN}sequence_feature.Sequence", "sequence": {"feature": TRAP}},
+        INSIDE,
+        {"pythonClassName": f"{OWN}features_dict.FeaturesDict",
+         "jsonFeature": {"json": json.dumps({"text": INSIDE})}},
+    ],
+    ids=["top", "dict", "sequence", "older", "json in json"],
+)  # fmt: skip
+def test_features_of_other_modules_are_not_imported(folder, features, tmp_path, monkeypatch):
+    """TFDS imports the module of any class that features.json names."""
+    (tmp_path / "trap.py").write_text("raise SystemExit('its code was run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copytree(folder / "lm1b", tmp_path / "lm1b")
+    (tmp_path / "lm1b" / "1.0.0" / "features.json").write_text(json.dumps(features))
+    with pytest.raises(UserError, match="features.json: 'trap.Feature' is no feature of Tensor"):
+        opened(tmp_path, "lm1b", options=", length=4")
+
+
+def test_a_damaged_description_is_reported(folder, tmp_path):
+    shutil.copytree(folder / "lm1b", tmp_path / "lm1b")
+    for name, text in {"features.json": "[3", "dataset_info.json": "{"}.items():
+        (tmp_path / "lm1b" / "1.0.0" / name).write_text(text)
+        with pytest.raises(UserError, match="lm1b/1.0.0 cannot be read: "):
+            opened(tmp_path, "lm1b", options=", length=4")
 
 
 def _renamed(folder, tmp_path):

@@ -8,10 +8,12 @@ They must have been prepared as ArrayRecord files:
 (The library's command, `tfds build`, does not start without Apache Beam.)
 """
 
+import contextlib
 import functools
 import os
 import pathlib
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -45,6 +47,7 @@ MAPPINGS: dict[str, Mapping[str, str]] = {
     **dict.fromkeys(("glue/mnli_mismatched", "glue/ax"), PREMISE),
 }
 TRANSLATIONS = ("wmt14_translate", "wmt16_translate", "wmt19_translate", "ted_hrlr_translate")
+_LOOKUP = threading.Lock()
 WIKI40B = re.compile(r"\n?_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\n?")
 
 
@@ -224,7 +227,43 @@ def _builder(folder: pathlib.Path, changed: int) -> Any:
     with warnings.catch_warnings(action="ignore"):
         import tensorflow_datasets as tfds
 
-        return tfds.builder_from_directory(str(folder), file_format="array_record")
+        with _known_features(tfds.features):
+            try:
+                return tfds.builder_from_directory(str(folder), file_format="array_record")
+            except UserError as e:
+                raise UserError(f"tfds: {folder / 'features.json'}: {e}") from None
+            except Exception as e:  # of any type, as the parts of TFDS that read files raise
+                raise UserError(f"tfds: {folder} cannot be read: {type(e).__name__}: {e}") from e
+
+
+@contextlib.contextmanager
+def _known_features(features: Any) -> Iterator[None]:
+    """Makes TFDS build features of its own classes only.
+
+    It imports the module of any other class that a features.json names, which runs its code. The
+    name may be anywhere in the file, even in JSON within a string, so the lookup is replaced.
+    """
+    connector = features.FeatureConnector
+    classes = [c for c in vars(features).values() if isinstance(c, type)]
+    known = {
+        name: c
+        for c in classes
+        if issubclass(c, connector)
+        for name in (f"{c.__module__}.{c.__name__}", *vars(c).get("ALIASES", ()))
+    }
+
+    def class_of(name: str) -> Any:
+        if name not in known:
+            raise UserError(f"{name!r} is no feature of TensorFlow Datasets; its code is not run")
+        return known[name]
+
+    with _LOOKUP:
+        before = vars(connector)["cls_from_name"]
+        connector.cls_from_name = staticmethod(class_of)
+        try:
+            yield
+        finally:
+            connector.cls_from_name = before
 
 
 def home() -> str:
