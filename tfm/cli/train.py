@@ -20,6 +20,7 @@ from tfm.cli.main import Parser
 from tfm.config.files import from_command_line, user_entries
 from tfm.run import spec
 from tfm.runtime import cache_compilations, check_compiler, keep_memory
+from tfm.terminal import plain
 from tfm.train import loop
 
 DIVERGED = 3  # exit code
@@ -50,7 +51,7 @@ class Bar:
                 self.message(f"step {line['step']}: {where} {', '.join(values)}")
 
     def message(self, text: str) -> None:
-        self.bar.console.print(text, highlight=False, markup=False)
+        self.bar.console.print(plain(text), highlight=False, markup=False)
 
     def __enter__(self) -> "Bar":
         self.bar.start()
