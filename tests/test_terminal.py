@@ -40,7 +40,7 @@ def strings(tree):
     """All texts in a tree."""
     if isinstance(tree, dict):
         tree = [*tree.keys(), *tree.values()]
-    return sum(map(strings, tree), []) if isinstance(tree, list) else [tree]
+    return [x for part in tree for x in strings(part)] if isinstance(tree, list) else [tree]
 
 
 @pytest.mark.parametrize("json_", [False, True])
