@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import shlex
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,8 @@ def _check(tree: Any, /, **types: Any) -> None:
     for name, kind in types.items():
         if name not in tree:
             raise ValueError(f"has no {name!r}")
-        if isinstance(tree[name], bool) or not isinstance(tree[name], kind):
+        endless = isinstance(tree[name], int) and abs(tree[name]) > sys.float_info.max
+        if isinstance(tree[name], bool) or not isinstance(tree[name], kind) or endless:
             text = getattr(kind, "__name__", kind)
             raise ValueError(f"holds {repr(tree[name])[:40]} where a {text} belongs ({name})")
 
