@@ -8,6 +8,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 # From the bottom up. `config` is an engine below everything, except for `config.registries`, which
 # lists the registries that a user's file may extend, and the modules that need it.
 FLOORS = [
+    ["disk"],
     ["config", "terminal"],
     ["metric"],
     ["runtime", "run.folder"],

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from tfm import disk
 from tfm.config.names import UserError
 
 FUSION = "--xla_cpu_experimental_ynn_fusion_type"
@@ -182,7 +183,7 @@ class CheckedCache:
 
     def get(self, key: str) -> bytes | None:
         try:
-            content = (self._path / key).read_bytes()
+            content = disk.read_bytes(self._path / key, self._path, limit=1 << 32)
         except OSError:
             return None
         digest, value = content[:32], content[32:]

@@ -1,5 +1,6 @@
-"""Prints tables to a terminal."""
+"""Prints tables, and text of files, to a terminal."""
 
+import json
 import sys
 from typing import Any
 
@@ -14,9 +15,26 @@ def console(width: int = 100) -> Console:
     return Console(width=wide, markup=False, highlight=False, emoji=False)
 
 
-def plain(text: str) -> str:
-    """Escapes control characters."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def plain(text: str, kept: str = "") -> str:
+    """Escapes control characters, except for those in `kept`."""
+    return "".join(
+        c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Prints text that may come from a file. On a terminal, control characters are escaped: they
+    could move the cursor, set its title or type a command. Other programs get it as it is."""
+    if sys.stdout.isatty():
+        text = plain(text, "\n\t")
+    print(text.encode("utf-8", "backslashreplace").decode(), end=end, flush=not end)
+
+
+def show_json(tree: Any) -> None:
+    """Prints JSON in which control characters are escaped."""
+    text = json.dumps(tree, indent=1, ensure_ascii=False)
+    escaped = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    print("".join(escaped))
 
 
 class PlainTable(Table):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -208,7 +207,9 @@ def test_large_files_are_hashed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "LARGE", 10)
     path = tmp_path / "a"
     path.write_bytes(b"0123456789")
-    os.utime(path, (time.time() - 100,) * 2)
+    then = path.stat()
+    later = time.time_ns() + 10**11
+    monkeypatch.setattr(files.time, "time_ns", lambda: later)
     first = files.digest(path)
     files._digest.cache_clear()
     real = files.hashlib.file_digest
@@ -216,5 +217,8 @@ def test_large_files_are_hashed_once(tmp_path, monkeypatch):
     assert files.digest(path) == first
     monkeypatch.setattr(files.hashlib, "file_digest", real)
     path.write_bytes(b"other text")
+    os.utime(path, ns=(then.st_atime_ns, then.st_mtime_ns))  # only its time of change is new
+    assert files.digest(path) == files.hashlib.sha256(b"other text").hexdigest()
+    files._digest.cache_clear()
     assert files.digest(path) != first
-    assert pathlib.Path(path).stat().st_size == 10
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (10, then.st_mtime_ns)

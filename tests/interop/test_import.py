@@ -1,5 +1,6 @@
 """Hugging Face folders that contradict themselves, are damaged, or lead elsewhere."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import pytest
 
 from tests.helpers.huggingface import weights, write
 from tests.parity import parity_cases as cases
+from tfm import disk
 from tfm.cli import main as cli
 from tfm.config.names import UserError
 from tfm.interop import folder
@@ -356,3 +358,30 @@ def test_a_path_that_is_read_as_a_pattern_is_refused(tmp_path):
     with pytest.raises(UserError, match="choose one without"):
         folder.import_folder(write(tmp_path / "hf"), f"{tmp_path}/run[1]")
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_what_killed_imports_have_left_is_removed(tmp_path):
+    source = write(tmp_path / "hf")
+    left, busy, other = (tmp_path / f".run-{x}" for x in ("0123abcd", "4567abcd", "notes"))
+    for path in (left, busy, other):
+        path.mkdir()
+        (path / "file").write_text("x")
+    with disk.locked_folder(busy):  # by another process, which writes there
+        folder.import_folder(source, f"{tmp_path}/run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [busy.name, other.name, "hf", "run"]
+    (tmp_path / ".back-89abcdef").mkdir()
+    folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
+    assert not (tmp_path / ".back-89abcdef").exists()
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(tmp_path, small_disk, capsys):
+    source = write(tmp_path / "hf")
+    folder.import_folder(source, f"{tmp_path}/run")
+    with contextlib.suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    for argv in (["export", f"{tmp_path}/run", f"{small_disk}/a/out"],
+                 ["import", source, f"--workdir={small_disk}/a/run"]):  # fmt: skip
+        assert run(*argv) == 2
+        assert "No space left on device" in capsys.readouterr().err
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]

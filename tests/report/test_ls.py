@@ -1,8 +1,11 @@
 """`tfm ls`: runs in every state, imported models, and folders that are no runs or are damaged."""
 
 import json
+import os
 import pathlib
 import shutil
+import subprocess
+import tempfile
 
 import pytest
 
@@ -117,3 +120,73 @@ def test_the_command_prints_a_table_or_json(folder, capsys, monkeypatch):
     assert "no runs in runs" in capsys.readouterr().out
     assert main(["ls", "a", "b"]) == 2
     assert "unexpected argument 'b'" in capsys.readouterr().err
+
+
+WRONG = (None, True, 3, -1.5, "text", [], [3], {}, {"loss": [3]}, 10**400, "\ud800\x1b[2J")
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "profile.json", "metrics.jsonl"])
+def test_values_of_any_type_break_no_table(name, trained, tmp_path, capsys):
+    """Each value of a file, at any depth, is replaced by one of another type."""
+    source, _ = trained
+    text = (source / name).read_text()
+    tree = json.loads(text.splitlines()[-1] if name == "metrics.jsonl" else text)
+    tree.pop("checksum", None)
+    places = [(key,) for key in tree]
+    places += [(key, inner) for key in tree if isinstance(tree[key], dict) for inner in tree[key]]
+    shutil.copytree(source, tmp_path / "good", ignore=shutil.ignore_patterns("checkpoints"))
+    for number, (first, *rest) in enumerate(places):
+        for wrong in WRONG:
+            changed = json.loads(json.dumps(tree))
+            if rest:
+                changed[first][rest[0]] = wrong
+            else:
+                changed[first] = wrong
+            bad = tmp_path / f"bad{number}_{WRONG.index(wrong)}"
+            bad.mkdir()
+            for other in ("config.json", "summary.json", "profile.json", "metrics.jsonl"):
+                if other != name:
+                    (bad / other).hardlink_to(source / other)
+            (bad / name).write_text(json.dumps(changed) + "\n")
+    assert main(["ls", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    listed = {run["name"]: run for run in json.loads(capsys.readouterr().out)}
+    assert len(listed) == len(places) * len(WRONG) + 1
+    assert listed["good"]["status"] == "done"
+    reasons = [run["reason"] for run in listed.values() if run["status"] == "?"]
+    assert not reasons  # each is damaged, and the file is named, or is as good as before
+
+
+def test_folders_within_folders_are_listed_to_a_depth(trained, tmp_path, capsys):
+    shutil.copytree(trained[0], tmp_path / "good")
+    deep = tmp_path / "a"
+    deep.mkdir()
+    inner = os.open(deep, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("a", dir_fd=inner)
+        inner, outer = os.open("a", os.O_RDONLY, dir_fd=inner), inner
+        os.close(outer)
+    os.close(inner)
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    listed = {run["name"]: run["status"] for run in json.loads(capsys.readouterr().out)}
+    assert listed == {"good": "done", "a": "?"}
+    subprocess.run(["rm", "-r", str(deep)], check=True)
+
+
+@pytest.mark.parametrize("mode", [0, 0o444, 0o111])
+def test_a_folder_that_may_not_be_read_hides_no_other(mode, trained):
+    with tempfile.TemporaryDirectory() as root:  # which others than its owner can reach
+        os.chmod(root, 0o755)
+        for name in ("good", "locked"):
+            shutil.copytree(trained[0], pathlib.Path(root) / name)
+        os.chmod(pathlib.Path(root) / "locked", mode)
+        user = os.geteuid()
+        try:
+            if not user:
+                os.seteuid(65534)  # root may read everything
+            listed = {run.name: run.status for run in ls.runs(root)}
+        finally:
+            os.seteuid(user)
+        os.chmod(pathlib.Path(root) / "locked", 0o755)
+    assert listed == {"good": "done", "locked": "damaged" if mode == 0o444 else "?"}

@@ -1,6 +1,7 @@
 """Folders that others have changed: damaged files, torn logs, folders moved away, foreign ones."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -14,10 +15,11 @@ from tests.helpers.runs import assert_same
 from tfm.cli import main as cli
 from tfm.config import files as config
 from tfm.config.names import UserError
+from tfm.disk import checksum
 from tfm.report import ls
 from tfm.run import spec
 from tfm.run.checkpoint import Checkpoints
-from tfm.run.folder import FORMAT, Damaged, Folder, checksum
+from tfm.run.folder import FORMAT, Damaged, Folder
 from tfm.train import loop
 
 SMALL = pathlib.Path(__file__).parent / "small.py"
@@ -349,9 +351,11 @@ def test_paths_that_are_read_as_patterns_are_refused(sign, run, tmp_path, monkey
     assert not list((tmp_path / f"a{sign}b").iterdir())
 
 
-def test_the_first_checkpoint_is_read_back(tmp_path):
-    """In this folder Orbax writes files, and does not find them."""
-    checkpoints = Checkpoints(tmp_path / "a[1]")
+def test_the_first_checkpoint_is_read_back(tmp_path, monkeypatch):
+    """Here Orbax reads something else than was saved."""
+    count = itertools.count()
+    monkeypatch.setattr("tfm.run.checkpoint.checksum", lambda _: next(count))
+    checkpoints = Checkpoints(tmp_path)
     items = {"variables": {"params": {"w": np.ones(3, np.float32)}}}
     with pytest.raises(UserError, match="what was saved cannot be read back: checkpoint 1 is dam"):
         checkpoints.save(1, items)

@@ -6,11 +6,11 @@ line after a tab. Prints a line for each text: the class, its probability, and t
 prints the probability of every class.
 """
 
-import json
 from collections.abc import Sequence
 
 from tfm.cli.options import RunParser, load_run, texts
 from tfm.run.predict import classify
+from tfm.terminal import show, show_json
 
 
 def main(argv: Sequence[str]) -> None:
@@ -23,11 +23,11 @@ def main(argv: Sequence[str]) -> None:
     pairs = [(first, second if tab else args.second) for first, tab, second in lines]
     answers = classify(load_run(args), pairs)
     if args.json:
-        print(json.dumps(answers, indent=1, ensure_ascii=False))
+        show_json(answers)
         return
     for answer in answers:
         text = "\t".join(answer[name] for name in ("text", "second") if name in answer)
         if "number" in answer:
-            print(f"{answer['number']:.4f}\t{text}")
+            show(f"{answer['number']:.4f}\t{text}")
         else:
-            print(f"{answer['class']}\t{answer['classes'][answer['class']]:.4f}\t{text}")
+            show(f"{answer['class']}\t{answer['classes'][answer['class']]:.4f}\t{text}")

@@ -23,6 +23,7 @@ from tfm.evaluate.word_vectors import WordVectors
 from tfm.run.evaluation import evaluate
 from tfm.run.folder import without_nonfinite
 from tfm.runtime import cache_compilations, check_compiler
+from tfm.terminal import plain
 
 
 def main(argv: Sequence[str]) -> None:
@@ -70,5 +71,5 @@ def main(argv: Sequence[str]) -> None:
     options = {name: getattr(args, name) for name in names}
     metrics, messages = evaluate(args.run, evaluators=evaluators, **options)
     for message in messages:
-        print(message, file=sys.stderr)
+        print(plain(message), file=sys.stderr)
     print(json.dumps(without_nonfinite(metrics), indent=1, allow_nan=False))

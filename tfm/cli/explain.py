@@ -11,12 +11,14 @@ says so.
 """
 
 import io
+import os
 import pathlib
 import sys
 from collections.abc import Sequence
 
 import numpy as np
 
+from tfm import disk
 from tfm.cli.options import RunParser, texts
 from tfm.config.names import UserError
 from tfm.explain.explain import explain, numbers
@@ -65,7 +67,10 @@ def main(argv: Sequence[str]) -> None:
 
 def _write(path: pathlib.Path, content: bytes) -> None:
     try:
-        path.write_bytes(content)
+        if path.exists() and not path.is_file():  # /dev/stdout
+            path.write_bytes(content)
+        else:
+            disk.write_file(os.path.realpath(path), content)
     except OSError as e:
         raise UserError(f"cannot write {path}: {e.strerror}") from e
 

@@ -7,13 +7,12 @@ any length, found by beam search. Prints a table for each mask: the most likely 
 and their probabilities.
 """
 
-import json
 from collections.abc import Sequence
 
 from tfm.cli.options import RunParser, load_run, texts
 from tfm.data.reader import MASK
 from tfm.run.predict import fill
-from tfm.terminal import console, plain, table
+from tfm.terminal import console, plain, show_json, table
 
 
 def main(argv: Sequence[str]) -> None:
@@ -27,7 +26,7 @@ def main(argv: Sequence[str]) -> None:
     answers = [(text, fill(loaded, text, args.top)) for text in lines]
     if args.json:
         rows = [{"text": text, "masks": masks} for text, masks in answers]
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        show_json(rows)
         return
     for text, masks in answers:
         for number, tokens in enumerate(masks, 1):

@@ -6,15 +6,13 @@ log-probability of each token. A prompt longer than the model's context is an er
 off.
 """
 
-import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from tfm.cli.options import RunParser, decoding, load_run, texts
 from tfm.config.names import UserError
 from tfm.run.predict import FILTERS, TextWriter
-from tfm.terminal import console, plain, table
+from tfm.terminal import console, plain, show, show_json, table
 
 TEMPERATURES = (0.5, 1.0, 2.0)
 SHOWN = 10  # tokens of a distribution
@@ -40,11 +38,10 @@ def main(argv: Sequence[str]) -> None:
     if args.distribution:
         _distribution(writer, prompts, settings, args.json)
     elif args.json:
-        print(json.dumps(writer.write(prompts, settings), indent=1, ensure_ascii=False))
+        show_json(writer.write(prompts, settings))
     elif len(prompts) == settings.get("beams", 1) == settings.get("n_best", 1) == 1:
         for piece in writer.stream(prompts[0], settings):
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+            show(piece, end="")
         print()
     else:
         show_sequences(writer.write(prompts, settings))
@@ -55,7 +52,7 @@ def show_sequences(answers: Sequence[dict[str, Any]]) -> None:
     for answer in answers:
         for sequence in answer["sequences"]:
             score = f"{sequence['score']:.4f}\t" if len(answer["sequences"]) > 1 else ""
-            print(score + sequence["text"])
+            show(score + sequence["text"])
 
 
 def _distribution(
@@ -76,7 +73,7 @@ def _distribution(
         for id_, name in zip(order, names, strict=True):
             probability = dict(zip(map(str, temperatures), p_NV[:, id_].tolist(), strict=True))
             rows.append({"id": id_, "text": name, "probability": probability})
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        show_json(rows)
         return
     out = table("next token", *(f"temperature {t:g}" for t in temperatures))
     for id_, name in zip(order, names, strict=True):

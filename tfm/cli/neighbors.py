@@ -8,13 +8,12 @@ without those three (Mikolov et al. 2013). An unknown word is looked up again ig
   tfm neighbors RUN "man king woman" --analogy
 """
 
-import json
 from collections.abc import Sequence
 
 from tfm.cli.options import RunParser, load_run
 from tfm.config.names import UserError
 from tfm.evaluate.word_vectors import neighbors
-from tfm.terminal import console, table
+from tfm.terminal import console, show_json, table
 
 
 def main(argv: Sequence[str]) -> None:
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"{len(words)} word(s) given, {count} wanted: {hint}")
     nearest_words = neighbors(load_run(args), words, args.top)
     if args.json:
-        print(json.dumps(nearest_words, indent=1, ensure_ascii=False))
+        show_json(nearest_words)
         return
     out = table("word", ">cosine")
     for row in nearest_words:

@@ -11,6 +11,7 @@ from tfm.config.names import UserError
 from tfm.decode.spec import DecodeSpec, decoding_settings
 from tfm.run.load import LoadedRun, load
 from tfm.runtime import cache_compilations, check_compiler
+from tfm.terminal import plain
 
 DECODING = {  # the fields of DecodeSpec
     "max_new": "most tokens to generate (256)",
@@ -54,7 +55,7 @@ def load_run(args: argparse.Namespace) -> LoadedRun:
     check_compiler()
     loaded = load(args.run, args.checkpoint, args.trust)
     for message in loaded.messages:
-        print(message, file=sys.stderr)
+        print(plain(message), file=sys.stderr)
     return loaded
 
 

@@ -5,12 +5,12 @@ is one text. Words are separated by spaces: write punctuation as in the training
 for each word, with its tag and the tag's probability, and an empty line after each text.
 """
 
-import json
 from collections.abc import Sequence
 
 from tfm.cli.options import RunParser, load_run, texts
 from tfm.config.names import UserError
 from tfm.run.predict import tag
+from tfm.terminal import show, show_json
 
 
 def main(argv: Sequence[str]) -> None:
@@ -23,9 +23,9 @@ def main(argv: Sequence[str]) -> None:
         raise UserError("the text is empty")
     answers = tag(load_run(args), lines)
     if args.json:
-        print(json.dumps(answers, indent=1, ensure_ascii=False))
+        show_json(answers)
         return
     for words_of_text in answers:
         for word in words_of_text:
-            print(f"{word['word']}\t{word['tag']}\t{word['probability']:.4f}")
+            show(f"{word['word']}\t{word['tag']}\t{word['probability']:.4f}")
         print()

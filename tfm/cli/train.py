@@ -58,7 +58,7 @@ class Bar:
                 self.message(f"step {line['step']}: {where} {', '.join(values)}")
 
     def message(self, text: str) -> None:
-        self.bar.console.print(text, highlight=False, markup=False)
+        self.bar.console.print(plain(text), highlight=False, markup=False)
 
     def __enter__(self) -> "Bar":
         self.bar.start()

@@ -5,13 +5,13 @@ stdin is one source; prints a line for each, in order, or with --n_best=N N line
 A source longer than the model's maximum is an error: nothing is cut off.
 """
 
-import json
 from collections.abc import Sequence
 
 from tfm.cli.generate import show_sequences
 from tfm.cli.options import RunParser, decoding, load_run, texts
 from tfm.config.names import UserError
 from tfm.run.predict import TextWriter
+from tfm.terminal import show_json
 
 
 def main(argv: Sequence[str]) -> None:
@@ -29,6 +29,6 @@ def main(argv: Sequence[str]) -> None:
         raise UserError(f"{args.run} was not trained on pairs of texts: tfm generate continues one")
     answers = writer.write(lines, settings, args.batch)
     if args.json:
-        print(json.dumps(answers, indent=1, ensure_ascii=False))
+        show_json(answers)
     else:
         show_sequences(answers)

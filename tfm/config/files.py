@@ -8,7 +8,6 @@ library's tables in every process that loads the file, so a new idea needs no ed
 import contextlib
 import importlib.util
 import inspect
-import json
 import pathlib
 import sys
 import traceback
@@ -18,12 +17,14 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from tfm import disk
 from tfm.config import provenance
 from tfm.config.names import UserError
 from tfm.config.provenance import Copy, UserFile
 from tfm.config.registries import ENTRIES, TABLES
 from tfm.config.spec import Spec, Tree, named, parse, replaced
-from tfm.run.folder import CHECKSUM, FORMAT, check_format, upgraded, was_edited
+from tfm.disk import CHECKSUM, was_edited
+from tfm.run.folder import FORMAT, check_format, upgraded
 
 RUN_KEYS = ("format", "id", "entries", "init_digest", CHECKSUM)  # in config.json, not of the config
 _added_by: dict[tuple[str, str], UserFile] = {}  # (table, name) → the file it came from
@@ -57,7 +58,7 @@ def load(where: str, trust: bool = False) -> ConfigDict:
 
 def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
     try:
-        tree = json.loads(path.read_text())
+        tree = disk.read_json(path, *([path.parent] if path.name == "config.json" else []))
     except FileNotFoundError:
         raise UserError(f"no file {path}") from None
     except OSError as e:

@@ -24,6 +24,7 @@ import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from tfm import disk
 from tfm.config.names import UserError
 
 SOURCE = "source"  # the folder of copies in a run folder
@@ -382,7 +383,7 @@ def read_copies(folder: pathlib.Path, needed: Iterable[str]) -> Copy:
     """Reads the list of copies in a run folder; raises if one was edited or is not listed."""
     where, originals, roots = folder / SOURCE / INDEX, dict[str, str](), dict[str, None]()
     try:
-        index = json.loads(where.read_text())
+        index = disk.read_json(where, folder)
         for place, (original, digest) in dict(index["files"]).items():
             path = inside(folder, f"{SOURCE}/{place}")
             originals[path] = str(original)

@@ -25,6 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from tfm import disk
 from tfm.config.names import UserError
 from tfm.runtime import cache_folder
 
@@ -55,7 +56,9 @@ class Column:
     """A flat array in a file. Pages of a large one leave the process's memory after each read."""
 
     def __init__(self, path: pathlib.Path, dtype: str):
-        self.array = np.memmap(path, np.dtype(dtype), "r") if path.stat().st_size else np.zeros(0)
+        with disk.open_file(path, "rb", path.parent) as file:
+            empty = not os.fstat(file.fileno()).st_size
+            self.array = np.zeros(0) if empty else np.memmap(file, np.dtype(dtype), "r")
         self._map: mmap.mmap | None = None
         if self.array.nbytes > RESIDENT and hasattr(mmap, "MADV_DONTNEED"):
             self._map = getattr(self.array, "_mmap", None)
@@ -161,7 +164,7 @@ def entry(
 @contextlib.contextmanager
 def _lock(path: pathlib.Path) -> Iterator[None]:
     """Lets one process build an entry at a time; a process that is killed releases its lock."""
-    with open(path.parent / f".{path.name}.lock", "w") as file:
+    with disk.open_file(path.parent / f".{path.name}.lock", "ab", path.parent) as file:
         if not _try_lock(file):
             print(f"waiting for another process, which writes {path}", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -189,10 +192,20 @@ def _open(path: pathlib.Path) -> Entry | None:
 
 def _meta(path: pathlib.Path) -> dict[str, Any] | None:
     try:
-        meta = json.loads((path / "meta.json").read_text())
-        return meta if meta.pop("checksum") == _checksum(meta) else None
-    except (OSError, ValueError, KeyError, AttributeError):
+        meta = disk.read_json(path / "meta.json", path)
+        return meta if meta.pop("checksum") == _checksum(meta) and _is_entry(meta) else None
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
+
+
+def _is_entry(meta: Mapping[str, Any]) -> bool:
+    """Returns whether meta data describe files of an entry that can be opened."""
+    for name, column in meta["columns"].items():
+        count = -(-column["size"] // BLOCK)
+        whole = column["size"] % np.dtype(column["dtype"]).itemsize == 0
+        if os.path.basename(name) != name or len(column["blocks"]) != count or not whole:
+            return False
+    return isinstance(meta["facts"], dict) and isinstance(meta["about"], dict)
 
 
 def _checksum(meta: Mapping[str, Any]) -> int:
@@ -203,7 +216,7 @@ def damage(path: pathlib.Path, meta: Mapping[str, Any], whole: bool = False) -> 
     """Describes the damage to an entry's files; "" if there is none. `whole` checks all blocks."""
     for name, column in meta["columns"].items():
         try:
-            with open(path / name, "rb") as file:
+            with disk.open_file(path / name, "rb", path) as file:
                 if os.fstat(file.fileno()).st_size != column["size"]:
                     return f"{path / name} has the wrong size"
                 blocks = range(len(column["blocks"]))
@@ -234,7 +247,7 @@ def clear(prefix: str = "") -> int:
             continue
         key = path.name.removeprefix(".").partition("-")[0]
         if path.name.startswith("."):
-            with open(path.parent / f".{key}.lock", "w") as file:
+            with disk.open_file(path.parent / f".{key}.lock", "ab", path.parent) as file:
                 if not _try_lock(file):  # it is being built
                     continue
         freed += sum(p.stat().st_size for p in path.rglob("*") if p.is_file())

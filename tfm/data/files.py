@@ -16,6 +16,7 @@ from typing import IO, NamedTuple
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
+from tfm import disk
 from tfm.config.names import UserError
 from tfm.runtime import cache_folder
 
@@ -89,31 +90,30 @@ def find(option: str, name: str, folder: bool = False, or_gz: bool = False) -> p
 def digest(path: pathlib.Path) -> str:
     """Hashes the content of a file."""
     info = path.stat()
-    return _digest(path, info.st_size, info.st_mtime_ns, info.st_ino)
+    return _digest(path, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
 
 
 @functools.lru_cache(maxsize=1024)
-def _digest(path: pathlib.Path, size: int, changed: int, inode: int) -> str:
+def _digest(path: pathlib.Path, size: int, modified: int, changed: int, inode: int) -> str:
     """Hashes a file, and stores the hash of a large one, unless the file changed a moment ago: a
-    second change could have the same time."""
-    version = [str(path), size, changed, inode]
+    second change could have the same time. Programs can set the time of modification back, but not
+    that of the change."""
+    version = [str(path), size, modified, changed, inode]
     name = hashlib.sha256(str(path).encode()).hexdigest()
     stored = cache_folder() / "data" / "hashes" / name
     if size >= LARGE:
         try:
-            *stored_version, content = json.loads(stored.read_text())
+            *stored_version, content = disk.read_json(stored, stored.parent)
             if stored_version == version:
                 return content
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             pass
     with open(path, "rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     if size >= LARGE and time.time_ns() - changed > 10**10:
         with contextlib.suppress(OSError):  # a full or read-only disk: it is only a cache
             stored.parent.mkdir(parents=True, exist_ok=True)
-            new = stored.with_suffix(f".{os.getpid()}")
-            new.write_text(json.dumps([*version, content]))
-            new.replace(stored)
+            disk.write_file(stored, json.dumps([*version, content]).encode())
     return content
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import tokenizers
 
+from tfm import disk
 from tfm.config.names import UserError, pick
 from tfm.config.spec import to_tree
 from tfm.data.reader import Reader, of_huggingface
@@ -22,7 +24,7 @@ from tfm.data.tokenizers.published import of_rules
 from tfm.data.tokenizers.tokenizer import Tokenizer, tokenizer_of
 from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
 from tfm.run.checkpoint import Checkpoints
-from tfm.run.folder import FORMAT, Folder, check_path
+from tfm.run.folder import FORMAT, Folder, check_path, disk_errors
 from tfm.run.load import load
 
 TOKENIZER = (
@@ -252,14 +254,21 @@ def _check_empty(where: str) -> None:
 
 @contextlib.contextmanager
 def _new_folder(where: str) -> Iterator[pathlib.Path]:
-    """Yields a folder that appears once everything is written to it, or not at all."""
+    """Yields a folder that appears once everything is written to it, or not at all.
+
+    It is locked meanwhile; those that killed processes have left are not, and are removed.
+    """
     _check_empty(where)
     target = pathlib.Path(where).absolute()
     created = [parent for parent in target.parents if not parent.exists()]
+    for old in target.parent.glob(f".{glob.escape(target.name)}-{'[0-9a-f]' * 8}"):
+        with contextlib.suppress(OSError), disk.locked_folder(old):
+            shutil.rmtree(old)
     new = target.parent / f".{target.name}-{secrets.token_hex(4)}"
     try:
         new.mkdir(parents=True)
-        yield new
+        with disk.locked_folder(new), disk_errors(where, ""):
+            yield new
         for path in new.glob("*.safetensors"):  # which its library lets only the owner read
             path.chmod((new / "config.json").stat().st_mode)
         os.rename(new, target)
@@ -279,16 +288,23 @@ def _exists(path: pathlib.Path) -> bool:
     Hugging Face's cache, snapshots/X may link to blobs."""
     if not os.path.lexists(path):
         return False
-    home, real = (pathlib.Path(os.path.realpath(p)) for p in (path.parent, path))
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
-    if not real.is_relative_to(home) and real.parent != blobs:
+    try:
+        disk.open_file(path, "rb", *_roots(path)).close()
+    except disk.OutsideError as e:
+        reason = str(e.strerror).removeprefix("it ")
         raise UserError(
-            f"{path} is a link to {real}, out of its folder, and is not followed; copy that file "
-            "into the folder if it belongs there"
-        )
-    if not path.is_file():
-        raise UserError(f"cannot read {path}: it is no file")
+            f"{path} {reason}; copy that file into the folder if it belongs there"
+        ) from e
+    except OSError as e:
+        raise UserError(f"cannot read {path}: {e.strerror}") from e
     return True
+
+
+def _roots(path: pathlib.Path) -> list[pathlib.Path]:
+    home = pathlib.Path(os.path.realpath(path.parent))
+    blobs = home.parent.parent / "blobs"
+    in_cache = home.parent.name == "snapshots" and not blobs.is_symlink()
+    return [home, blobs] if in_cache else [home]
 
 
 def _sha256(content: bytes) -> str:
@@ -313,10 +329,10 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     if not _exists(path):
         raise UserError(f"no file {path}")
     try:
-        tree = json.loads(path.read_text())
+        tree = disk.read_json(path, *_roots(path))
     except OSError as e:
         raise UserError(f"cannot read {path}: {e.strerror}") from e
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise UserError(f"{path} is not JSON: {e}") from e
     if not isinstance(tree, dict):
         raise UserError(f"{path} must hold names and values, {{…}}, not {str(tree)[:40]}")
@@ -326,7 +342,8 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 def _read_files(paths: Iterable[pathlib.Path]) -> dict[str, bytes]:
     """Reads those files that exist, by name."""
     try:
-        return {path.name: path.read_bytes() for path in paths if _exists(path)}
+        files = [path for path in paths if _exists(path)]
+        return {path.name: disk.read_bytes(path, *_roots(path)) for path in files}
     except OSError as e:
         raise UserError(f"cannot read {e.filename}: {e.strerror}") from e
 

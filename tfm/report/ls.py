@@ -8,9 +8,11 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tfm import disk
 from tfm.config.names import UserError
 from tfm.run.folder import Damaged, Folder
 
+DEPTH = 20  # folders within folders in which runs are sought
 MARKS = ("config.json", "summary.json", "failure.json", "metrics.jsonl", "checkpoints")
 
 
@@ -34,7 +36,7 @@ class Listed:
 def runs(folder: str) -> Iterator[Listed]:
     """Yields the runs below a folder, or the folder itself if it is a run, by name."""
     root = pathlib.Path(folder)
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UserError(f"no folder {folder}")
     paths = [root] if _is_run(root) else _find(root)
     for path in paths:
@@ -43,29 +45,31 @@ def runs(folder: str) -> Iterator[Listed]:
             yield _read(path, name)
         except Damaged as e:
             yield Listed(name=name, status="damaged", reason=str(e), when=_when(path))
-        except OSError as e:
-            yield Listed(name=name, status="?", reason=f"cannot be read: {e}", when=_when(path))
+        except Exception as e:  # one bad folder must not hide the others
+            reason = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
+            yield Listed(name=name, status="?", reason=f"cannot be read: {reason}")
 
 
 def _is_run(path: pathlib.Path) -> bool:
     return any(os.path.exists(path / mark) for mark in MARKS)
 
 
-def _find(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+def _find(folder: pathlib.Path, depth: int = 0) -> Iterator[pathlib.Path]:
     """Yields runs, and folders without any run in or below them."""
     try:
-        below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink())
+        with os.scandir(folder) as entries:
+            below = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:  # _read gives the reason
         yield folder
         return
-    sweep = (folder / "sweep.json").exists()
-    for path in below:
+    sweep = os.path.exists(folder / "sweep.json")
+    for path in map(pathlib.Path, below):
         if path.name.startswith(".") or (sweep and path.name == "workers"):
             continue
-        if _is_run(path):
+        if _is_run(path) or depth == DEPTH:
             yield path
         else:
-            inside = list(_find(path))
+            inside = list(_find(path, depth + 1))
             yield from inside if any(map(_is_run, inside)) else [path]
 
 
@@ -88,7 +92,7 @@ def _read(path: pathlib.Path, name: str) -> Listed:
     if summary is not None:
         known |= {"best": summary["best"], "step": summary["steps"]}
         declared = summary.get("metrics", {}).get("loss", ())
-        headlines = tuple(metric["name"] for metric in declared if metric["headline"])
+        headlines = tuple(metric["name"] for metric in declared if metric.get("headline"))
         return Listed(**known, status=summary["status"], headlines=headlines)
     lines = folder.read_log()
     valid = [x for x in folder.read_log("valid") if x.get("loss") is not None]
@@ -107,16 +111,17 @@ def _read(path: pathlib.Path, name: str) -> Listed:
 
 def _when(path: pathlib.Path) -> str | None:
     """Returns the time of the last change of its files, in local time."""
-    times = [(path / mark).stat().st_mtime for mark in MARKS if (path / mark).is_file()]
-    if not times:
+    files = [path / mark for mark in MARKS if os.path.isfile(path / mark)]
+    if not files:
         return None
-    return datetime.datetime.fromtimestamp(max(times)).isoformat(timespec="seconds")
+    last = datetime.datetime.fromtimestamp(max(map(os.path.getmtime, files)))
+    return last.isoformat(timespec="seconds")
 
 
 def _locked(path: pathlib.Path) -> bool:
     """Returns True if a process is writing to the run."""
     try:
-        with open(path / "lock") as file:
+        with disk.open_file(path / "lock", "rb", path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as e:  # without BlockingIOError, there is no lock, or it cannot be read
         return isinstance(e, BlockingIOError)

@@ -5,12 +5,14 @@ state that a run resumes from; an imported model has only the first. Orbax write
 to a temporary name, which it renames at the end.
 """
 
+import contextlib
 import json
 import logging
 import math
+import os
 import pathlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -18,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from tfm import disk
 from tfm.config.names import UserError, pick
 
 Items = Mapping[str, Any]
@@ -42,16 +45,53 @@ class Checkpoints:
             cleanup_tmp_directories=not read_only,
             read_only=read_only,
         )
-        if read_only and not self.folder.is_dir():
-            raise UserError(f"{folder} has no checkpoint")
+        self._opened: int | None = None
         try:
-            self.manager = ocp.CheckpointManager(self.folder, options=options)
-        except ValueError as e:  # not JSON
+            disk.located(self.folder, folder)
+            if not read_only:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            disk.check_tree(self.folder)
+        except FileNotFoundError:
+            raise UserError(f"{folder} has no checkpoint") from None
+        except OSError as e:
+            raise UserError(f"cannot use {e.filename or self.folder}: {e.strerror}") from e
+        try:
+            path = self.folder if read_only else self._open()
+            self.manager = ocp.CheckpointManager(path, options=options)
+        except Exception as e:  # whatever a damaged file makes Orbax raise
             raise UserError(
-                f"the losses in {self.folder} cannot be read ({e}); delete the checkpoint whose "
-                "file metrics/metrics is damaged, and the run goes on from the one before"
+                f"the losses in {self.folder} cannot be read ({_first_line(e)}); delete the "
+                "checkpoint whose file metrics/metrics is damaged, and the run goes on from the "
+                "one before"
             ) from e
         self.tested = read_only
+
+    def _open(self) -> pathlib.Path:
+        """Opens the folder; returns a path that stays with it when it is moved. Orbax would write
+        in the background to whatever is at the old path by then."""
+        self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        path = pathlib.Path(f"/proc/self/fd/{self._opened}")
+        return path if path.is_dir() else self.folder
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Raises if the folder is not at its path, before it is written to or after that failed."""
+        try:
+            self._check_place()
+            yield
+        except Exception:
+            self._check_place()
+            raise
+
+    def _check_place(self) -> None:
+        if self._opened is not None:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(self._opened), os.stat(self.folder)):
+                    return
+            raise UserError(
+                f"{self.folder} was removed or moved while this process wrote to it; the process "
+                "stops, and writes nothing more"
+            )
 
     def save(self, step: int, items: Items, loss: float | None = None, log: int = 0) -> None:
         """Writes a checkpoint in the background; without a finite loss it cannot be the best.
@@ -65,11 +105,12 @@ class Checkpoints:
         note |= {name: checksum(tree) for name, tree in trees.items()}
         args = {name: ocp.args.StandardSave(tree) for name, tree in trees.items()}
         composite = ocp.args.Composite(**args, note=ocp.args.JsonSave(note))
-        self.manager.save(step, args=composite, metrics={"loss": loss} if known else None)
+        with self._in_place():
+            self.manager.save(step, args=composite, metrics={"loss": loss} if known else None)
         if not self.tested:
             self.wait()
             try:
-                self.read(step, dict.fromkeys(trees))
+                Checkpoints(self.folder.parent, read_only=True).read(step, dict.fromkeys(trees))
             except UserError as e:
                 raise UserError(f"{self.folder}: what was saved cannot be read back: {e}") from e
             self.tested = True
@@ -107,12 +148,13 @@ class Checkpoints:
         composite = ocp.args.Composite(**args, note=ocp.args.JsonRestore())
         try:
             items = self.manager.restore(step, args=composite)
+            saved_log = items["note"].get("log")
             for name in like:
                 if checksum(items[name]) != items["note"][name]:
                     raise UserError("its checksum differs")
         except Exception as e:  # whatever a damaged file makes Orbax raise
             raise _damaged(step, e) from e
-        if log is not None and items["note"].get("log") not in (None, log(step)):
+        if log is not None and saved_log not in (None, log(step)):
             raise UserError(f"checkpoint {step}: metrics.jsonl is not as it was when it was saved")
         return {name: items[name] for name in like}
 
@@ -147,23 +189,35 @@ class Checkpoints:
         """Returns the loss and the checksums of a checkpoint."""
         try:
             args = ocp.args.Composite(note=ocp.args.JsonRestore())
-            return {"loss": None, **self.manager.restore(step, args=args)["note"]}
+            note = {"loss": None, **self.manager.restore(step, args=args)["note"]}
+            if not isinstance(note["loss"], float | int | None) or "variables" not in note:
+                raise UserError(f"its note holds {str(note)[:60]}")
+            return note
         except Exception as e:
             raise _damaged(step, e) from e
 
     def delete(self, step: int) -> None:
-        self.manager.delete(step)
+        with self._in_place():
+            self.manager.delete(step)
 
     def wait(self) -> None:
-        self.manager.wait_until_finished()
+        with self._in_place():
+            self.manager.wait_until_finished()
 
     def close(self) -> None:
-        self.manager.close()
+        with self._in_place():
+            self.manager.close()
+        if self._opened is not None:  # not after an error: a thread may still write there
+            os.close(self._opened)
+            self._opened = None
 
 
 def _damaged(step: int, error: Exception) -> UserError:
-    first = str(error).partition("\n")[0][:100]
-    return UserError(f"checkpoint {step} is damaged ({first})")
+    return UserError(f"checkpoint {step} is damaged ({_first_line(error)})")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:100]
 
 
 def _loss(metrics: Mapping[str, float]) -> float:

@@ -7,25 +7,27 @@ checked when it is read, and one that was cut off, edited or replaced raises `Da
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import math
 import os
 import pathlib
 import shlex
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tfm import disk
 from tfm.config.names import UserError
+from tfm.disk import CHECKSUM, checksum, was_edited
 
 FORMAT = 1  # of run folders; config.json has it, except for folders of format 0
-DISK_ERRORS = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)]
+DISK_ERRORS = [os.strerror(e) for e in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)]
 GLOB = "*?[]\\"  # Orbax reads these in a path as a pattern and then finds no files
 LOG = "metrics.jsonl"
-CHECKSUM = "checksum"  # the key in each JSON file that covers all others
 NUMBER = float | int | None
+CONFIG = ("model", "family", str), ("data", "dataset", str), ("train", "steps", int)  # in tables
 
 
 class Damaged(UserError):  # noqa: N818
@@ -39,7 +41,8 @@ def _check(tree: Any, /, **types: Any) -> None:
     for name, kind in types.items():
         if name not in tree:
             raise ValueError(f"has no {name!r}")
-        if isinstance(tree[name], bool) or not isinstance(tree[name], kind):
+        endless = isinstance(tree[name], int) and abs(tree[name]) > sys.float_info.max
+        if isinstance(tree[name], bool) or not isinstance(tree[name], kind) or endless:
             text = getattr(kind, "__name__", kind)
             raise ValueError(f"holds {repr(tree[name])[:40]} where a {text} belongs ({name})")
 
@@ -52,11 +55,14 @@ def _check_file(name: str, tree: Any) -> None:
                 command = "tfm import HF_FOLDER --workdir=FOLDER"
                 raise ValueError(f"has no 'objective': an older version imported it; run {command}")
             _check(tree, model=dict, objective=str, data=dict, train=dict)
+            for part, key, kind in CONFIG:
+                _check({key: tree[part].get(key)}, **{key: kind | None})
             if tree["data"].get("dataset") != "none":  # which imported models have, and no id
                 _check(tree, id=str)
         case "summary.json":
             _check(tree, id=str, status=str, steps=int, skipped=int, parameters=int, flops=int)
             _check(tree, valid=dict | None, best=dict | None, tests=dict)
+            _check({"metrics": {}, **tree}, metrics=dict)
             if tree["status"] not in ("diverged", "done"):
                 text = "where one of 'diverged', 'done' belongs (status)"
                 raise ValueError(f"holds {tree['status']!r} {text}")
@@ -66,6 +72,8 @@ def _check_file(name: str, tree: Any) -> None:
             for metrics in (*losses, *tree["tests"].values()):
                 _check(metrics)
                 _check(metrics, **dict.fromkeys(metrics, NUMBER))
+            for metric in _list({"loss": [{"name": ""}], **tree.get("metrics", {})}, "loss"):
+                _check(metric, name=str)
         case "profile.json":
             for profile in _list(tree, "profiles"):
                 _check(profile, entries=dict, made_by=dict)
@@ -94,7 +102,7 @@ def _list(tree: Any, name: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def disk_errors(path: str) -> Iterator[None]:
+def disk_errors(path: str, note: str = "; what was saved is kept") -> Iterator[None]:
     """Raises UserError if the disk is full or read-only, whatever library meets it."""
     try:
         yield
@@ -102,7 +110,7 @@ def disk_errors(path: str) -> Iterator[None]:
         reason = next((text for text in DISK_ERRORS if text in str(e)), None)
         if reason is None:
             raise
-        raise UserError(f"cannot write to {path}: {reason}; what was saved is kept") from e
+        raise UserError(f"cannot write to {path}: {reason}{note}") from e
 
 
 @contextlib.contextmanager
@@ -111,7 +119,8 @@ def _os_errors(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise UserError(f"cannot {action}: {e.strerror}") from e
+        named = e.filename is None or str(e.filename) in action
+        raise UserError(f"cannot {action}: {'' if named else f'{e.filename}: '}{e.strerror}") from e
 
 
 def without_nonfinite(tree: Any) -> Any:
@@ -121,17 +130,6 @@ def without_nonfinite(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [without_nonfinite(value) for value in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
-def checksum(tree: Mapping[str, Any]) -> str:
-    """Hashes the content of a JSON file without its checksum."""
-    rest = {key: value for key, value in tree.items() if key != CHECKSUM}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def was_edited(tree: Mapping[str, Any]) -> bool:
-    """Returns True if the checksum differs. Files without one, as people write them, pass."""
-    return CHECKSUM in tree and tree[CHECKSUM] != checksum(tree)
 
 
 def check_format(path: str | pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -167,6 +165,7 @@ class Folder:
     """The files of a run or of a sweep."""
 
     logged = 0  # checksum of the log as far as this process has written or kept it
+    _log_size = 0  # and its bytes
 
     def __init__(self, path: str | pathlib.Path):
         self.path = pathlib.Path(path)
@@ -192,7 +191,7 @@ class Folder:
         self.make()
         until = time.monotonic() + max(patience, 0.5)
         with _os_errors(f"write {self.path / 'lock'}"):
-            file = open(self.path / "lock", "w")  # noqa: SIM115
+            file = disk.open_file(self.path / "lock", "ab", self.path)
         with file:
             self._lock = file
             try:
@@ -204,6 +203,8 @@ class Folder:
                         raise UserError(f"{self.path} is in use by another process")
                     time.sleep(0.1)
                 self.check_lock()
+                with _os_errors(f"use {self.path}"):
+                    disk.check_tree(self.path, deep=mark == "config.json")
                 try:
                     yield
                 except Exception:
@@ -231,7 +232,7 @@ class Folder:
 
     def _check_own(self, mark: str) -> None:
         """Raises if the folder has files but not the one that marks it as ours."""
-        if not self.path.is_dir() or (self.path / mark).exists():
+        if not os.path.isdir(self.path) or os.path.lexists(self.path / mark):
             return
         with _os_errors(f"read {self.path}"):
             paths = sorted(self.path.iterdir())
@@ -251,21 +252,9 @@ class Folder:
         self.write_text(name, json.dumps(tree, indent=1, sort_keys=True) + "\n")
 
     def write_text(self, name: str, text: str) -> None:
-        temporary = f".{name}.{os.getpid()}"
-        with _os_errors(f"write {self.path / name}"):
-            try:
-                self._write(temporary, text, "w")
-                os.replace(self.path / temporary, self.path / name)
-            except OSError:
-                (self.path / temporary).unlink(missing_ok=True)
-                raise
-
-    def _write(self, name: str, text: str, mode: str) -> None:
         self.check_lock()
-        with open(self.path / name, mode) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        with _os_errors(f"write {self.path / name}"):
+            disk.write_file(self.path / name, text.encode())
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Returns the content of a JSON file, or None if there is none."""
@@ -273,8 +262,8 @@ class Folder:
         if text is None:
             return None
         try:
-            tree = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError) as e:
+            tree = disk.parse_json(text, _no_number)
+        except ValueError as e:
             raise self._damaged(name, f"is not JSON: {e}") from e
         try:
             _check_file(name, tree)
@@ -318,17 +307,29 @@ class Folder:
             raise self._damaged("summary.json", "has no result: 'valid' is null")
         if [line["step"] for line in self.read_log()][-1:] != [summary["steps"]]:
             raise self._damaged(LOG, f"does not end with step {summary['steps']}")
-        whole = zlib.crc32((self.path / LOG).read_bytes())
+        whole = zlib.crc32(self._bytes(LOG) or b"")
         if profile.get("log", whole) != whole:
             raise self._damaged(LOG, "is not as it was when the run ended")
         return summary
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Appends a line to the log."""
-        text = json.dumps(without_nonfinite(line)) + "\n"
-        with _os_errors(f"write {self.path / LOG}"):
-            self._write(LOG, text, "a")
-        self.logged = zlib.crc32(text.encode(), self.logged)
+        """Appends a line to the log, which `truncate_log` has made."""
+        content = (json.dumps(without_nonfinite(line)) + "\n").encode()
+        self.check_lock()
+        path = self.path / LOG
+        with _os_errors(f"write {path}"), disk.open_file(path, "r+b", self.path) as file:
+            if file.seek(0, os.SEEK_END) != self._log_size:
+                raise OSError(errno.ESTALE, "another process has changed it")
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._log_size += len(content)
+        self.logged = zlib.crc32(content, self.logged)
+
+    def check_log(self) -> None:
+        """Raises if the log is not as this process has written it."""
+        if zlib.crc32(self._bytes(LOG) or b"") != self.logged:
+            raise UserError(f"{self.path / LOG} was changed by another process: start again")
 
     def read_log(self, split: str | None = None) -> list[dict[str, Any]]:
         """Returns the lines of the log, without a last one that a kill has cut off.
@@ -350,7 +351,7 @@ class Folder:
         """Removes the lines after `step`, which will be computed again."""
         text = self._until(step)
         self.write_text(LOG, text)
-        self.logged = zlib.crc32(text.encode())
+        self.logged, self._log_size = zlib.crc32(text.encode()), len(text.encode())
 
     def _until(self, step: int) -> str:
         """Returns the log up to a step. Evaluations after training come after its checkpoint."""
@@ -367,22 +368,27 @@ class Folder:
         for number, text in enumerate(texts, 1):
             try:
                 text.encode()
-                line = json.loads(text, parse_constant=_no_number)
+                line = disk.parse_json(text, _no_number)
                 _check_file(LOG, line)
-            except (ValueError, RecursionError) as e:
+            except ValueError as e:
                 return lines, f"is damaged: line {number} {e}" if number < len(texts) else ""
             lines.append((line, text))
         return lines, ""
 
     def _text(self, name: str, errors: str = "strict") -> str | None:
+        content = self._bytes(name)
         try:
-            return (self.path / name).read_text("utf-8", errors)
+            return None if content is None else content.decode("utf-8", errors)
+        except UnicodeDecodeError as e:
+            raise self._damaged(name, f"is not text: {e}") from e
+
+    def _bytes(self, name: str) -> bytes | None:
+        try:
+            return disk.read_bytes(self.path / name, self.path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as e:
             raise self._damaged(name, f"cannot be read: {e.strerror}") from e
-        except UnicodeDecodeError as e:
-            raise self._damaged(name, f"is not text: {e}") from e
 
     def _damaged(self, name: str, reason: str) -> Damaged:
         return Damaged(f"{self.path / name} {reason}")

@@ -103,7 +103,7 @@ class TrainSpec(Spec):
     on_nonfinite: Named = choice(lambda: ON_NONFINITE, "stop")  # loss or gradient
     log_every: int = size(50)
     eval_every: int | None = size(None)  # None: at the end
-    save_every: int | None = size(None)  # besides when it is evaluated
+    save_every: int | None = size(None)  # besides when it is evaluated; None: every three minutes
     keep: int = size(2)  # checkpoints, besides the best
     init_from: str | None = None  # a run folder whose parameters this run starts from
     init_pattern: str | None = field(None, pattern=True)  # the paths of those that are taken

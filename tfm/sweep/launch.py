@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any
 
+from tfm import disk
 from tfm.config.names import UserError
 from tfm.config.spec import to_tree
 from tfm.run.folder import DISK_ERRORS, Damaged, Folder
@@ -103,6 +104,10 @@ class _Pool:
         self.failed_starts = 0  # workers in a row that died before they were ready
         self.cores = cores()
         (folder / "workers").mkdir(exist_ok=True)
+        try:
+            disk.check_tree(folder / "workers")
+        except OSError as e:
+            raise UserError(f"cannot use {e.filename}: {e.strerror}") from e
 
     def __enter__(self) -> "_Pool":
         return self

@@ -5,6 +5,7 @@ same results: batches are functions of (seed, step), counts between two lines of
 the state, and lines after the checkpoint are written again.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -42,6 +43,9 @@ from tfm.train.finetune import initial_variables
 from tfm.train.step import TrainState, run_numbers, run_steps, schedule, zero_metrics
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
+AHEAD = 2  # steps that may be waiting for the device; a signal stops the run after them
+SAVE_SECONDS = 180.0  # between two saves without `save_every`
+SAVE_SHARE = 0.05  # of the time, at most, that these saves may take
 
 
 class Watcher(Protocol):
@@ -196,20 +200,30 @@ class _Training:
     def _steps(self, state: TrainState, batches: Prefetch[tuple[Batch, Read]]) -> dict[str, Any]:
         train = self.spec.train
         eval_every = train.eval_every or train.steps
-        save_every = train.save_every or eval_every
-        self.clock = time.monotonic()
+        queue = collections.deque[jax.Array]()
+        self.clock = saved_at = time.monotonic()
+        pause = SAVE_SECONDS
         for done in range(int(state.step) + 1, train.steps + 1):
             batch, read = batches.next()
             self.read.append(read)
             state = self.train_step(state, batch, self.numbers)
+            queue.append(jnp.copy(state.step))  # `state` itself is donated to the next step
+            if len(queue) > AHEAD:
+                queue.popleft().block_until_ready()
             last = done == train.steps
             logs = done % train.log_every == 0 or last
             if logs:
                 state = self._log(done, state, batches)
             score = self._evaluate(done, state) if done % eval_every == 0 or last else None
-            if score is not None or done % save_every == 0 or self.stop.asked:
+            now = time.monotonic()
+            due = done % train.save_every == 0 if train.save_every else now - saved_at > pause
+            if score is not None or due or self.stop.asked:
                 self.folder.check_lock()
+                jax.block_until_ready(state)
+                now = time.monotonic()
                 self.checkpoints.save(done, state.items(), score, self.folder.logged)
+                saved_at = time.monotonic()
+                pause = max(SAVE_SECONDS, (saved_at - now) / SAVE_SHARE)
             if logs and int(state.diverged) >= 0:
                 return self._finish(state, "diverged")
             if self.stop.asked and not last:
@@ -318,6 +332,7 @@ class _Training:
 
     def _finish(self, state: TrainState, status: str) -> dict[str, Any]:
         self.checkpoints.wait()
+        self.folder.check_log()
         after = self.spec.after if status == "done" else []
         details = self._run_evaluations(after, int(state.step), state, after=True)
         lines, valid = self.folder.read_log("valid"), self.data["valid"]

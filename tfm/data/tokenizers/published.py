@@ -14,6 +14,7 @@ from tfm.data.dataset import Special
 from tfm.data.files import digest, find
 from tfm.data.tokenizers.tokenizer import Tokenizer, loads
 from tfm.data.tokenizers.trained import Maker, bert_rules, byte_level, byte_signs
+from tfm.run.folder import Folder
 
 END = "<|endoftext|>"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -160,14 +161,16 @@ def of_rules(rules: Rules) -> Tokenizer:
 
 def of_run(path: str) -> Maker:
     """The tokenizer of a run, by its folder: for fine-tuning a model that was trained with it."""
-    file = pathlib.Path(path) / "data.json"
 
     def text() -> str:
         try:
-            vocabulary = json.loads(file.read_text())["vocabulary"]
-            return json.dumps(json.loads(vocabulary)["tokenizer"])
-        except OSError as e:
-            raise UserError(f"of_run: cannot read {file}: {e.strerror}") from e
+            known = Folder(path).read("data.json")
+        except UserError as e:
+            raise UserError(f"of_run: {e}") from e
+        if known is None:
+            raise UserError(f"of_run: no file {pathlib.Path(path) / 'data.json'}")
+        try:
+            return json.dumps(json.loads(known["vocabulary"])["tokenizer"])
         except (ValueError, KeyError, TypeError):
             raise UserError(f"of_run: {path} has no tokenizer: its data are ids") from None
 
