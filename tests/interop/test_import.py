@@ -31,7 +31,7 @@ def run(*argv):
         ("llama", {"rope_parameters": {"rope_type": "default", "beta": 2}}, "rope setting beta=2"),
         ("llama", {"model_type": "llamma"}, "'llamma' cannot be imported; these can: gpt2,"),
         # Other functions of similar names are not suggested.
-        *(("llama", {"model_type": kind}, f"model_type='{kind}' cannot be imported; these can: gpt2")
+        *(("llama", {"model_type": kind}, f"='{kind}' cannot be imported; these can: gpt2")
           for kind in ("roberta", "distilbert", "llama4")),
         ("bert_tag", {"hidden_act": "quick_gelu"}, "'quick_gelu' is an unknown activation; known"),
         ("llama", {"hidden_size": 16}, "misshapen: embed_tokens.weight"),
@@ -367,11 +367,10 @@ def test_edited_files_of_an_import_are_found_when_they_are_read(name, tmp_path):
     if name == "data.json":
         tree["reader"]["ends"] = [3]
     (tmp_path / "run" / name).write_text(json.dumps({**tree, "more": 1}))
+    reads = {"data.json": lambda: load(f"{tmp_path}/run").reader}
+    export = lambda: folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
     with pytest.raises(UserError, match=f"{name} was edited: its checksum differs"):
-        if name == "data.json":
-            _ = load(f"{tmp_path}/run").reader
-        else:
-            folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
+        reads.get(name, export)()
 
 
 def test_weights_that_are_not_numbers_are_reported(tmp_path, capsys):

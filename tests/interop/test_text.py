@@ -24,8 +24,10 @@ from tfm.run.spec import open_data, read
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "dogs", "ran", "home", "by", "night", "while", "old", "birds", "sang"]
-LINES = [" ".join(np.random.default_rng(n).permutation(WORDS)[: 5 + n % 4]) for n in range(24)]
+SAID = "the cat sat on a mat and dogs ran home by night while old birds sang"
+LINES = [
+    " ".join(np.random.default_rng(n).permutation(SAID.split())[: 5 + n % 4]) for n in range(24)
+]
 LABELS = ("neg", "neutral", "pos")
 TEXT = "old dogs sat by the mat"
 

@@ -310,7 +310,8 @@ def of_huggingface(
         ids |= {"bos": () if begin is None else (begin,), "eos": ends[:1]}
         special = tokenizer.special._replace(**{name: x[0] for name, x in ids.items() if x})
         usual = ends[0] if ends else 0  # instead of ids that the model does not have
-        special = Special(*(usual if id_ and id_ >= vocab else id_ for id_ in special))
+        missing = {name: usual for name, id_ in special._asdict().items() if (id_ or 0) >= vocab}
+        special = special._replace(**missing)
         around = _around(tokenizer)
         tokenizer = dataclasses.replace(tokenizer, special=special, vocab=0, published=around)
         facts = {"kind": "tokenizer", "vocabulary": vocabulary_of(tokenizer, labels)}

@@ -88,7 +88,7 @@ def _types(objective: Objective) -> bool:
 
 
 def _around(reader: Reader, objective: Objective) -> Around:
-    """Returns the ids that the objective's prompt has around a text, and the reader's around two."""
+    """Returns the ids around a text in the objective's prompt, and the reader's around two."""
     around = Around(reader.before, reader.after, reader.between, reader.closing)
     try:
         text = reader.decode(range(reader.vocab))[:20].split()[0]

@@ -14,7 +14,7 @@ from tfm.config.files import load, user_entries
 from tfm.config.names import UserError
 from tfm.config.spec import Named, Spec, SpecError, Tree, call, choice, field, rate, size, to_spec
 from tfm.data.dataset import Dataset, Reading
-from tfm.data.datasets import DATASETS, open_dataset, open_splits
+from tfm.data.datasets import DATASETS, open_dataset, open_splits, takes_tokenizer
 from tfm.data.files import ON_BAD
 from tfm.data.plan.lengths import Buckets, PackedRows, into_buckets, into_rows
 from tfm.data.plan.order import Epochs, Plan, Streams
@@ -204,7 +204,13 @@ def read(tree: Tree) -> RunSpec:
             "the config is a model without a run: it has no objective, data and train. `tfm "
             "describe` reads it; configs/tasks holds complete runs"
         )
-    return to_spec(RunSpec, tree)
+    run = to_spec(RunSpec, tree)
+    start, data = run.train.init_from, run.data
+    if start is not None and data.tokenizer is None and takes_tokenizer(data.dataset):
+        # Token vectors are of use with the ids that they were learned for.
+        known = {**tree["data"], "tokenizer": f"of_run(path={start!r})"}
+        return to_spec(RunSpec, {**tree, "data": known})
+    return run
 
 
 def of_folder(workdir: str, trust: bool = False) -> RunSpec:
@@ -259,7 +265,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
             raise UserError(f"objective {run.objective!r} {reason}; this data allows: {fits}")
         try:
             check_same_ids(objective, train.vocab, train.vocabulary, dataset)
-            model = open_sizes(model, objective, dataset)
+            model = open_sizes(model, objective, dataset, trains=name == "train")
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)

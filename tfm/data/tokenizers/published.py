@@ -184,8 +184,8 @@ def known_special(rules: Rules, tokens: Mapping[str, Any] = MappingProxyType({})
     for field, names in NAMES.items():
         token = tokens.get(f"{field}_token")
         token = token.get("content") if isinstance(token, Mapping) else token
-        names = (token, *names) if isinstance(token, str) else names
-        named = (rules.token_to_id(name) for name in names)
+        stated = (token,) if isinstance(token, str) else ()
+        named = (rules.token_to_id(name) for name in (*stated, *names))
         ids[field] = next((id_ for id_ in named if id_ is not None), None)
     new = itertools.count(max(rules.get_vocab().values()) + 1)
     for field in ("bos", "eos"):
