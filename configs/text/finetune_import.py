@@ -1,31 +1,53 @@
-"""Fine-tunes an imported Hugging Face model on SST-2. The argument is the folder of the import.
+"""Fine-tunes an imported Hugging Face model. The argument is the folder of the import.
 
   tfm import path/to/bert --workdir=runs/bert
   tfm train --config=configs/text/finetune_import.py:runs/bert --workdir=runs/films
   tfm classify runs/films "a film to forget"
 
-Reads sst2/train.tsv and dev.tsv from the folder $TFM_DATA; `--config.data.dataset` replaces them.
-Model and tokenizer are those of the import; the head for the classes is new.
+What it learns follows from the kind of model; `--config.data.dataset` replaces the data, which are
+in the folder $TFM_DATA:
+
+  BERT           the classes of a table: sst2/train.tsv and dev.tsv; the head for them is new
+  GPT-2, LLaMA   to continue a text: wikitext2/train.txt and valid.txt
+  T5, UL2        to write the target of a source: multi30k/train and val, German to English
+
+Model and tokenizer are those of the import.
 """
 
 from tfm.config.files import load
 from tfm.config.names import UserError
+
+DATA = {  # by the family of the model
+    "encoder": {
+        "dataset": "table(train='sst2/train.tsv', valid='sst2/dev.tsv', "
+        "text='sentence|content', label='label')",
+        "max_length": 64,
+        "buckets": 4,
+    },
+    "decoder": {
+        "dataset": "text(train='wikitext2/train.txt', valid='wikitext2/valid.txt', length=128)",
+    },
+    "encoder_decoder": {
+        "dataset": "parallel(train='multi30k/train', valid='multi30k/val', source='de', "
+        "target='en')",
+        "max_length": 64,
+        "max_target": 64,
+        "buckets": 4,
+    },
+}
 
 
 def get_config(folder=""):
     if not folder:
         raise UserError("write --config=configs/text/finetune_import.py:FOLDER, an imported run")
     config = load(f"{folder}/config.json").unlock()
-    if "outputs" in config.model:  # an encoder: the objective adds the head that it needs
-        config.model.outputs = ()
-    config.objective = "classify"
+    if config.model.family == "encoder":  # the objective adds its head, and the data its classes
+        config.objective = "classify"
+        config.model.outputs, config.model.classes = (), None
     config.data = {
-        "dataset": "table(train='sst2/train.tsv', valid='sst2/dev.tsv', "
-        "text='sentence|content', label='label')",
-        "tokenizer": f"of_run(path='{folder}')",
-        "max_length": 64,
+        **DATA[config.model.family],
+        "tokenizer": f"of_run(path={str(folder)!r})",
         "batch": 32,
-        "buckets": 4,
     }
     config.optimizer = {
         "learning_rate": 5e-5,

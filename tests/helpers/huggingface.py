@@ -19,5 +19,7 @@ def write(where, name="llama", change=lambda tensors: tensors, **config):
     save_file(change(weights(name)), where / "model.safetensors", {"format": "pt"})
     (where / "config.json").write_text(json.dumps(cases.CASES[name][1] | config))
     words = tokenizers.models.WordLevel({"<unk>": 0, "a": 1, "b": 2}, unk_token="<unk>")
-    tokenizers.Tokenizer(words).save(str(where / "tokenizer.json"))
+    rules = tokenizers.Tokenizer(words)
+    rules.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    rules.save(str(where / "tokenizer.json"))
     return str(where)

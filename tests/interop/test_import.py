@@ -31,7 +31,11 @@ def run(*argv):
         ("gpt2", {"activation_function": "mish"}, "='mish' is an unknown activation"),
         ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type='yarn'"),
         ("llama", {"rope_parameters": {"rope_type": "default", "beta": 2}}, "rope setting beta=2"),
-        ("llama", {"model_type": "llamma"}, "unknown model_type 'llamma'; did you mean 'llama'"),
+        ("llama", {"model_type": "llamma"}, "'llamma' cannot be imported; these can: gpt2,"),
+        # Other functions of similar names are not suggested.
+        *(("llama", {"model_type": kind}, f"='{kind}' cannot be imported; these can: gpt2")
+          for kind in ("roberta", "distilbert", "llama4")),
+        ("bert_tag", {"hidden_act": "quick_gelu"}, "'quick_gelu' is an unknown activation; known"),
         ("llama", {"hidden_size": 16}, "misshapen: embed_tokens.weight"),
         ("llama", {"tie_word_embeddings": True}, "left over: lm_head.weight"),
         ("bert_tag", {"position_embedding_type": "relative_key"}, "only 'absolute'"),
@@ -350,8 +354,33 @@ def test_one_changed_bit_beside_the_weights_is_found(tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["model"]["norm"]["eps"] = 1e-3
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="config.json was edited: its checksum differs"):
+        load(f"{tmp_path}/run")
+    del config["checksum"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="differ in model.norm.eps; import it again"):
         folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
+
+
+@pytest.mark.parametrize("name", ["data.json", "huggingface.json", "imported.json"])
+def test_edited_files_of_an_import_are_found_when_they_are_read(name, tmp_path):
+    folder.import_folder(write(tmp_path / "hf"), f"{tmp_path}/run")
+    tree = json.loads((tmp_path / "run" / name).read_text())
+    if name == "data.json":
+        tree["reader"]["ends"] = [3]
+    (tmp_path / "run" / name).write_text(json.dumps({**tree, "more": 1}))
+    reads = {"data.json": lambda: load(f"{tmp_path}/run").reader}
+    export = lambda: folder.export_folder(f"{tmp_path}/run", f"{tmp_path}/back")
+    with pytest.raises(UserError, match=f"{name} was edited: its checksum differs"):
+        reads.get(name, export)()
+
+
+def test_weights_that_are_not_numbers_are_reported(tmp_path, capsys):
+    odd = np.array([np.nan, np.inf, *[1.0] * 10], np.float32)
+    source = write(tmp_path / "hf", change=lambda t: t | {"model.norm.weight": odd})
+    assert run("import", source, f"--workdir={tmp_path}/run") == 0
+    said = capsys.readouterr().err
+    assert said == f"{source}: 2 of the 12 weights of model.norm.weight are NaN or infinite\n"
 
 
 def test_a_path_that_is_read_as_a_pattern_is_refused(tmp_path):

@@ -99,6 +99,13 @@ def test_what_does_not_fit_is_named(model, objective, text, message):
         opened(model, objective, text)
 
 
+def test_a_model_is_trained_on_as_many_classes_as_it_has():
+    parity, objective = open_dataset("parity", "train", 9), read("classify", OBJECTIVES, "")
+    with pytest.raises(UserError, match="model.classes=3: the data need exactly 2"):
+        open_sizes(Model(classes=3), objective, parity, trains=True)
+    assert open_sizes(Model(classes=3), objective, parity).classes == 3  # which it is tested on
+
+
 def test_classes_are_refused_where_the_vocabulary_is_predicted():
     with pytest.raises(UserError, match="model.classes=2: the objective needs None"):
         opened(Recurrent(classes=2), "next_token", "dyck")

@@ -17,6 +17,8 @@ from tests.helpers.tiers import first_tier
 from tfm.config.files import load
 from tfm.config.names import UserError
 from tfm.config.spec import replaced
+from tfm.data.dataset import Reading
+from tfm.data.datasets import open_dataset
 from tfm.data.tokenizers.tokenizer import meaning_of_ids
 from tfm.evaluate.baselines import Baselines
 from tfm.evaluate.word_vectors import WordVectors
@@ -24,6 +26,7 @@ from tfm.interop.folder import import_folder
 from tfm.run.evaluation import evaluate
 from tfm.run.spec import RunSpec, read
 from tfm.train import loop
+from tfm.train.finetune import initial_variables, start_notes
 
 SMALL = str(pathlib.Path(__file__).parent / "small.py")
 
@@ -178,6 +181,47 @@ def test_an_imported_bert_becomes_a_classifier(tmp_path):
     assert "pooler/kernel" in report["loaded"]
     table = [tfm.load(str(tmp_path / x), "last").params["embed"] for x in ("bert", "run")]
     jax.tree.map(np.testing.assert_array_equal, *table)
+
+
+def vocabulary(files, tokenizer, label="label"):
+    """The vocabulary of a small table that a tokenizer reads."""
+    (files / "films.tsv").write_text(f"text\t{label}\na b\tbad\nb a\tgood\n")
+    dataset = f"table(train='{files}/films.tsv', text='text', label='{label}')"
+    return open_dataset(dataset, "train", reading=Reading(tokenizer)).vocabulary
+
+
+def test_the_vectors_of_an_import_are_for_its_own_tokens(tmp_path):
+    import_folder(write(tmp_path / "hf", "bert_classify"), str(tmp_path / "bert"))
+    bert = str(tmp_path / "bert")
+    variables = {"params": tfm.load(bert).params}
+    own = vocabulary(tmp_path, f"of_run(path={bert!r})")
+    _, report = initial_variables(variables, bert, None, 23, own)
+    assert report["new"] == report["skipped"] == ["classify/bias", "classify/kernel"]  # bad, good
+    same = json.loads(pathlib.Path(bert, "data.json").read_text())["vocabulary"]  # a, b, c
+    assert initial_variables(variables, bert, None, 23, same)[1]["new"] == []
+    other = vocabulary(tmp_path, "words")
+    with pytest.raises(UserError, match="stand for other tokens .*data.tokenizer=.of_run"):
+        initial_variables(variables, bert, None, 23, other)
+    rest = "(?!embed/).*"
+    assert initial_variables(variables, bert, rest, 23, other)[1]["skipped"]
+
+
+def test_the_tokenizer_of_the_first_weights_is_the_default(tmp_path):
+    import_folder(write(tmp_path / "hf", "bert_classify"), str(tmp_path / "bert"))
+    (tmp_path / "films.tsv").write_text("text\tlabel\na b\tbad\nb a\tgood\n")
+    run = read(
+        {
+            "objective": "classify",
+            "model": ENCODER,
+            "data": {"dataset": f"table(train='{tmp_path}/films.tsv', text='text', label='label')"},
+            "train": {"steps": 2, "init_from": str(tmp_path / "bert")},
+        }
+    )
+    assert str(run.data.tokenizer) == f"of_run(path={str(tmp_path / 'bert')!r})"
+    *arrays, rate = start_notes(run, {"loaded": list("abcdefgh"), "new": ["x/kernel"]})
+    assert arrays[0].endswith("8 arrays loaded: a, b, c, d, e, f, and 2 more in init.json")
+    assert arrays[1].endswith("1 arrays new: x/kernel")
+    assert rate.startswith("optimizer.learning_rate=0.001 is high for a pre-trained encoder")
 
 
 CODINGS = ["random", "one_hot", "scalar"]

@@ -4,7 +4,9 @@ import pathlib
 from collections.abc import Sequence
 
 from tfm.cli.main import Parser
-from tfm.interop.folder import export_folder, learned_tokenizer
+from tfm.data.tokenizers.tokenizer import tokenizer_of
+from tfm.interop.folder import export_folder
+from tfm.run.folder import Folder
 
 
 def main(argv: Sequence[str]) -> None:
@@ -16,6 +18,7 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse(argv)
     path = export_folder(args.run, args.target, checkpoint=args.checkpoint, trust=args.trust)
     print(f"exported to {path}")
-    tokenizer = learned_tokenizer(pathlib.Path(args.run))
-    if tokenizer is not None and tokenizer.segmenter is not None:
-        print(f"without its tokenizer: transformers cannot split text with {tokenizer.segmenter}")
+    if not (pathlib.Path(path) / "tokenizer.json").exists():
+        tokenizer = tokenizer_of((Folder(args.run).read("data.json") or {}).get("vocabulary"))
+        how = "as this run does" if tokenizer is None else f"with {tokenizer.segmenter}"
+        print(f"without its tokenizer: transformers cannot split text {how}")

@@ -6,6 +6,8 @@ SHA-256 of every file that was read. Links that lead out of the folder are not f
 is missing, left over or has the wrong shape, the error lists it and nothing is written.
 """
 
+import functools
+import sys
 from collections.abc import Sequence
 
 from tfm.cli.main import Parser
@@ -19,5 +21,6 @@ def main(argv: Sequence[str]) -> None:
     text = "store the weights in float32 (default), bfloat16 or float16, or as they are: stored"
     parser.add_argument("--dtype", default="float32", help=text)
     args = parser.parse(argv)
-    workdir = import_folder(args.source, args.workdir, args.dtype)
+    warn = functools.partial(print, file=sys.stderr)
+    workdir = import_folder(args.source, args.workdir, args.dtype, warn)
     print(f"imported to {workdir}; look at it with\n  tfm describe --config={workdir}/config.json")

@@ -77,6 +77,10 @@ def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
         tree = upgraded(tree)
     if tree.get("entries"):
         _run_copies(path, tree["entries"], trust)
+    match tree:
+        case {"data": {"dataset": "none", "tokenizer": str()} as data}:
+            # The tokenizer of an import lies in its own folder, wherever that is now.
+            data["tokenizer"] = f"of_run(path={str(path.parent)!r})"
     try:
         return ConfigDict({k: v for k, v in tree.items() if k not in RUN_KEYS}).lock()
     except (TypeError, ValueError) as e:

@@ -124,8 +124,8 @@ class Mixture(Source):
         _check_alike(opened, [task.text for task in self.tasks])
         vocab = max(dataset.vocab for dataset in opened)
         prefixes = [self.prefix_ids(number, vocab) for number in range(len(opened))]
-        wraps = self._texts is not None and self._texts.tokenizer.wraps
-        if any(prefixes) and wraps and opened[0].form in ("labels", "tags"):
+        texts = self._texts
+        if any(prefixes) and texts and texts.tokenizer.around(opened[0].form).before:
             raise UserError("mixture: a prefix would precede the token that begins a sequence")
         if any(prefixes):
             pairs = zip(prefixes, opened, strict=True)

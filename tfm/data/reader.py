@@ -15,11 +15,10 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Special
 from tfm.data.records import WordEncoder
-from tfm.data.tokenizers.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
+from tfm.data.tokenizers.tokenizer import WRAPPED, Around, Tokenizer, tokenizer_of, vocabulary_of
 
 MASK = "[MASK]"  # how people write a token, or a span, that is to be filled in
 MASKS = (MASK, "<mask>")
-WRAPPED = ("labels", "tags")  # forms whose texts stand between `bos` and `sep`, as in BERT
 Ids = Sequence[int] | np.ndarray
 
 
@@ -69,6 +68,7 @@ class Reader:
     added: tuple[str, ...] = ()  # names of the ids that the objective adds after the data's
     tasks: tuple[Task, ...] = ()  # of a mixture whose rows show their task
     published: bool = False  # decoding skips all special tokens of the tokenizer's own rules
+    parses: bool = False  # names of special tokens in a text are read as these tokens; not saved
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer | None:
@@ -90,7 +90,7 @@ class Reader:
         """Returns the ids of a text, without anything around them."""
         if self.kind == "tokenizer":
             assert self.tokenizer is not None
-            return self.tokenizer.encode(text)
+            return self.tokenizer.encode(text, self.parses)
         if self.kind == "bytes":
             return list(text.encode())
         if self.kind == "pieces":
@@ -224,8 +224,8 @@ class Reader:
 
     def to_tree(self) -> dict[str, Any]:
         """Returns the reader as JSON holds it, without the vocabulary, which stands beside it."""
-        names = [field.name for field in dataclasses.fields(self) if field.name != "vocabulary"]
-        return {name: getattr(self, name) for name in names}
+        names = {field.name for field in dataclasses.fields(self)} - {"vocabulary", "parses"}
+        return {name: getattr(self, name) for name in sorted(names)}
 
 
 def of_tree(tree: Mapping[str, Any], vocabulary: str | None) -> Reader:
@@ -250,14 +250,13 @@ def of_data(dataset: Dataset, source: Any, added: Sequence[str] = ()) -> Reader:
     elif dataset.pieces:
         facts = {"kind": "pieces", "pieces": dataset.pieces, "separator": dataset.separator}
     if special is not None:
-        wraps = tokenizer is not None and tokenizer.wraps and dataset.form in WRAPPED
+        around = Around((), (), (special.sep,), (special.sep,))
+        if tokenizer is not None:
+            around = tokenizer.around(dataset.form)
         # A stream whose lines have no end is never ended; its start is that of the whole.
         lines = getattr(source, "eos", None)
         facts |= {
-            "before": (special.bos,) if wraps else (),
-            "after": (special.sep,) if wraps else (),
-            "between": (special.sep,),
-            "closing": (special.sep,),
+            **around._asdict(),
             "start": special.eos if lines else special.bos,
             "ends": () if lines is False else (special.eos,),
         }
@@ -295,11 +294,9 @@ def of_huggingface(
     facts: dict[str, Any] = {"kind": "numbers"}
     if isinstance(names, Mapping) and form in WRAPPED:
         labels = tuple(str(names[key]) for key in sorted(names, key=int))
-    ids = {
-        name: config[f"{name}_token_id"]
-        for name in ("pad", "bos", "eos", "sep")
-        if isinstance(config.get(f"{name}_token_id"), int)
-    }
+    ends = _ids(config.get("eos_token_id"), vocab)
+    start = next(iter(_ids(config.get("bos_token_id"), vocab)), None)
+    decoder_start = next(iter(_ids(config.get("decoder_start_token_id"), vocab)), 0)
     if tokenizer is not None:
         size = tokenizer.rules.get_vocab_size()
         if size > vocab:
@@ -307,22 +304,37 @@ def of_huggingface(
                 f"its tokenizer has {size} ids and its model {vocab}: they do not belong together; "
                 "import the folder with its own tokenizer.json"
             )
+        # Data for the model are read in the same way, so its tokenizer carries what it reads.
+        begin = decoder_start if form == "pairs" else start
+        ids = {name: _ids(config.get(f"{name}_token_id"), vocab)[:1] for name in ("pad", "sep")}
+        ids |= {"bos": () if begin is None else (begin,), "eos": ends[:1]}
+        special = tokenizer.special._replace(**{name: x[0] for name, x in ids.items() if x})
+        usual = ends[0] if ends else 0  # instead of ids that the model does not have
+        missing = {name: usual for name, id_ in special._asdict().items() if (id_ or 0) >= vocab}
+        special = special._replace(**missing)
+        around = _around(tokenizer)
+        tokenizer = dataclasses.replace(tokenizer, special=special, vocab=0, published=around)
         facts = {"kind": "tokenizer", "vocabulary": vocabulary_of(tokenizer, labels)}
-        facts |= {"special": tokenizer.special._replace(**ids), **_around(tokenizer)}
-    end = config.get("eos_token_id")
+        facts |= {"special": special, **around._asdict()}
     return Reader(
         **facts,
         vocab=vocab,
         form=form,
         labels=labels,
-        start=config.get("bos_token_id"),
-        decoder_start=config.get("decoder_start_token_id") or 0,
-        ends=tuple(end) if isinstance(end, list) else () if end is None else (end,),
+        start=start,
+        decoder_start=decoder_start,
+        ends=ends,
         published=True,
     )
 
 
-def _around(tokenizer: Tokenizer) -> dict[str, tuple[int, ...]]:
+def _ids(value: Any, vocab: int) -> tuple[int, ...]:
+    """Returns one id or several of config.json, without those that the model does not have."""
+    values = value if isinstance(value, list) else [value]
+    return tuple(id_ for id_ in values if type(id_) is int and 0 <= id_ < vocab)
+
+
+def _around(tokenizer: Tokenizer) -> Around:
     """Returns the ids that a tokenizer's rules put around a text and around two."""
     rules = tokenizer.rules
     text = next((text for text in ("a", "1", *rules.get_vocab()) if tokenizer.encode(text)), "a")
@@ -339,7 +351,6 @@ def _around(tokenizer: Tokenizer) -> dict[str, tuple[int, ...]]:
         return parts
 
     alone, both = special_ids(rules.encode(text)), special_ids(rules.encode(text, text))
-    around = {"before": alone[0], "after": alone[-1] if len(alone) > 1 else ()}
-    if len(both) != 3:  # nothing tells two sentences apart
-        return around
-    return {**around, "between": both[1], "closing": both[2]}
+    around = Around(before=alone[0], after=alone[-1] if len(alone) > 1 else ())
+    # Without ids in between, nothing tells two sentences apart.
+    return around._replace(between=both[1], closing=both[2]) if len(both) == 3 else around

@@ -225,10 +225,10 @@ def skipped_note(entry: cache.Entry, split: str) -> tuple[str, ...]:
 
 class _Rows:
     def __init__(self, entry: cache.Entry, layout: Layout, tokenizer: Tokenizer, reading: Reading):
-        self.entry, self.form, self.special = entry, layout.form, tokenizer.special
-        self.wraps = tokenizer.wraps and self.form in ("labels", "tags")
-        self.two_texts = SECOND in entry.columns
-        self.added = max(2 * self.two_texts, self.two_texts + 2 * self.wraps)  # special ids
+        self.entry, self.form = entry, layout.form
+        self.around, self.two_texts = tokenizer.around(self.form), SECOND in entry.columns
+        before, after, between, closing = map(len, self.around)
+        self.added = before + (between + closing if self.two_texts else after)  # special ids
         histogram = {name: np.array(pairs) for name, pairs in entry.facts["lengths"].items()}
         self.source_lengths = histogram["both" if self.two_texts else TOKENS]
         self.target_lengths = histogram.get(TARGET)
@@ -267,7 +267,7 @@ class _Rows:
 
     def read(self, rows: np.ndarray) -> Examples:
         room = self.max_length - self.added
-        bos = [self.special.bos] if self.wraps else []
+        before, after, between, closing = self.around
         fields: dict[str, Any] = {}
         start_N, length_N = self._bounds(TOKENS, rows)
         if self.form == "labels":
@@ -277,8 +277,8 @@ class _Rows:
             length_N, length2_N = _truncated(length_N, length2_N, room)
             first = self._ids(TOKENS, start_N, length_N)
             second = self._ids(SECOND, start2_N, length2_N)
-            tokens, piece = joined([*bos, first, self.special.sep, second, self.special.sep])
-            segments = (piece > len(bos) + 1).astype(np.int32)
+            tokens, piece = joined([*before, first, *between, second, *closing])
+            segments = (piece > len(before) + len(between)).astype(np.int32)
             return Examples(tokens=tokens, segments=segments, **fields)
         length_N = np.minimum(length_N, room)
         tokens = self._ids(TOKENS, start_N, length_N)
@@ -288,10 +288,10 @@ class _Rows:
         if self.form == "pairs":
             start_N, length_N = self._bounds(TARGET, rows)
             fields["target"] = self._ids(TARGET, start_N, np.minimum(length_N, self.max_target))
-        if self.wraps:
-            tokens, piece = joined([*bos, tokens, self.special.sep])
+        if before or after:
+            tokens, piece = joined([*before, tokens, *after])
             for name in fields.keys() & {"tags", "scored"}:
-                fields[name] = spread(fields[name], piece == 1)
+                fields[name] = spread(fields[name], piece == len(before))
         return Examples(tokens=tokens, **fields)
 
     def target_texts(self, rows: np.ndarray) -> list[str]:

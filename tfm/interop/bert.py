@@ -153,4 +153,5 @@ MODEL_TYPE = ModelType(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     ignored=r"embeddings\.position_ids",
+    ids={"pad_token_id": 0},
 )

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from tfm.config.names import UserError, pick
+from tfm.config.names import UserError
 from tfm.config.spec import to_spec, to_tree
 from tfm.interop import bert, gpt2, llama, t5
 from tfm.interop.model_type import MOST, ConfigJson, ModelType, Pair, parse_call
@@ -59,8 +59,11 @@ def from_huggingface(
 def _model_type(config: Tree) -> ModelType:
     """Returns the model type of a config; raises if its architecture cannot be imported."""
     config_json = ConfigJson(config)
-    model_type = pick(MODEL_TYPES, config_json.value("model_type", str), "model_type")
-    name = config_json.architecture()
+    kind = config_json.value("model_type", str)
+    if kind not in MODEL_TYPES:  # none is suggested: it would be another model
+        known = ", ".join(MODEL_TYPES)
+        raise UserError(f"model_type={kind!r} cannot be imported; these can: {known}")
+    model_type, name = MODEL_TYPES[kind], config_json.architecture()
     if name is not None and name not in model_type.architectures:
         raise UserError(
             f"architectures=[{name!r}] cannot be imported; these can: "

@@ -9,7 +9,7 @@ import os
 import pathlib
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -21,10 +21,11 @@ from tfm.config.names import UserError, pick
 from tfm.config.spec import to_tree
 from tfm.data.reader import Reader, of_huggingface
 from tfm.data.tokenizers.published import of_rules
-from tfm.data.tokenizers.tokenizer import Tokenizer, tokenizer_of
-from tfm.interop.convert import changed, from_huggingface, to_huggingface, with_copies
+from tfm.data.tokenizers.tokenizer import Tokenizer
+from tfm.interop.convert import MODEL_TYPES, changed, from_huggingface, to_huggingface, with_copies
+from tfm.interop.text import text_settings, tokenizer_files
 from tfm.run.checkpoint import Checkpoints
-from tfm.run.folder import FORMAT, Folder, check_path, disk_errors
+from tfm.run.folder import Folder, check_path, disk_errors
 from tfm.run.load import load
 
 TOKENIZER = (
@@ -41,24 +42,35 @@ DTYPES = {
 SHARD = 5 * 10**9  # bytes in a file, about
 
 
-def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.Path:
-    """Imports a Hugging Face folder as a run folder, with an objective and a reader."""
+def import_folder(
+    source: str,
+    workdir: str,
+    dtype: str = "float32",
+    warn: Callable[[str], None] = lambda text: None,
+) -> pathlib.Path:
+    """Imports a Hugging Face folder as a run folder, with an objective and a reader. `warn` is
+    told of weights that are not numbers."""
     folder = pathlib.Path(source)
     check_path(workdir)
     _check_empty(workdir)
     wanted = pick(DTYPES, dtype, "dtype")
     config = _read_json(folder / "config.json")
     files = weight_files(folder)
-    spec, params = from_huggingface(config, read_tensors(files), wanted)
+    tensors = read_tensors(files)
+    spec, params = from_huggingface(config, tensors, wanted)
+    for name, x in tensors.items():
+        if bad := int(np.sum(~np.isfinite(x))):
+            warn(f"{folder}: {bad} of the {x.size} weights of {name} are NaN or infinite")
     tokenizer = _read_files(folder / name for name in TOKENIZER)
-    objective, form = objective_of(spec)
-    reader = _reader(folder, config, tokenizer, spec.vocab or 0, form)
+    read = _tokenizer(folder, tokenizer)
+    objective, form = objective_of(spec, config, read)
+    reader = _reader(folder, config, read, spec.vocab or 0, form)
     run = {
         "objective": objective,
         "model": to_tree(spec),
         "data": {
             "dataset": "none",
-            "tokenizer": None if reader.numbers else f"of_run(path={str(workdir)!r})",
+            "tokenizer": None if reader.numbers else "of_run(path='.')",
         },
         "train": {"steps": 1},
     }
@@ -68,10 +80,11 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
         with open(path, "rb") as file:
             hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     with _new_folder(workdir) as new:
-        _write_json(new / "config.json", {"format": FORMAT, **run})
-        _write_json(new / "data.json", {**data, "reader": reader.to_tree()})
-        _write_json(new / "huggingface.json", config)
-        _write_json(new / "imported.json", {"sha256": hashes})
+        written = Folder(new)  # with checksums, which are compared whenever a file is read
+        written.write("config.json", run)
+        written.write("data.json", {**data, "reader": reader.to_tree()})
+        written.write("huggingface.json", config)
+        written.write("imported.json", {"sha256": hashes})
         checkpoints = Checkpoints(new)
         checkpoints.save(0, {"variables": {"params": params}})
         checkpoints.close()
@@ -82,7 +95,9 @@ def import_folder(source: str, workdir: str, dtype: str = "float32") -> pathlib.
     return pathlib.Path(workdir)
 
 
-def objective_of(spec: Any) -> tuple[str, str]:
+def objective_of(
+    spec: Any, config: Mapping[str, Any], tokenizer: Tokenizer | None
+) -> tuple[str, str]:
     """Returns the objective by which an imported model reads texts, and the form of its data. Of
     several outputs, the first of these counts."""
     if spec.has_source:
@@ -92,21 +107,37 @@ def objective_of(spec: Any) -> tuple[str, str]:
     forms = {"masked_lm": "text", "tag": "tags", "classify": "labels", "pair": "labels"}
     outputs = [output for output in forms if output in getattr(spec, "outputs", ())]
     first = outputs[0] if outputs else "masked_lm"  # it has states and no output
-    types = first == "classify" and getattr(spec, "types", 0) > 1
-    return f"{first}(types=True)" if types else first, forms[first]
+    if first != "classify":
+        return first, forms[first]
+    typed = tokenizer is None or 1 in tokenizer.rules.encode("a", "b").type_ids
+    options = ["types=True"] if typed and getattr(spec, "types", 0) > 1 else []
+    problem = config.get("problem_type")
+    if problem == "multi_label_classification":
+        options.append("independent=True")
+    elif problem == "regression" or spec.classes == 1:
+        first = "regress"
+    return first + (f"({', '.join(options)})" if options else ""), "labels"
+
+
+def _tokenizer(folder: pathlib.Path, files: Mapping[str, bytes]) -> Tokenizer | None:
+    """Reads tokenizer.json, and the names of special tokens from the files beside it."""
+    if "tokenizer.json" not in files:
+        return None
+    named = {"tokenizer_config.json", "special_tokens_map.json"} & files.keys()
+    tokens = {k: x for name in sorted(named) for k, x in _read_json(folder / name).items()}
+    try:
+        rules = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
+        return of_rules(rules, tokens)
+    except Exception as e:  # the library raises `Exception` itself
+        raise UserError(f"{folder / 'tokenizer.json'} cannot be read: {e}") from e
 
 
 def _reader(
-    folder: pathlib.Path, config: dict[str, Any], files: Mapping[str, bytes], vocab: int, form: str
+    folder: pathlib.Path, config: dict[str, Any], tokenizer: Tokenizer | None, vocab: int, form: str
 ) -> Reader:
-    """Builds the reader from tokenizer.json, config.json and generation_config.json."""
-    tokenizer = None
-    if "tokenizer.json" in files:
-        try:
-            tokenizer = of_rules(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
-        except Exception as e:  # the library raises `Exception` itself
-            raise UserError(f"{folder / 'tokenizer.json'} cannot be read: {e}") from e
-    if "generation_config.json" in files:
+    """Builds the reader of a model from its tokenizer, config.json and generation_config.json."""
+    config = {**MODEL_TYPES[config["model_type"]].ids, **config}
+    if _exists(folder / "generation_config.json"):
         generation = _read_json(folder / "generation_config.json")
         config = config | {key: x for key, x in generation.items() if x is not None}
     try:
@@ -123,8 +154,8 @@ def export_folder(
     _check_empty(target)
     run = load(folder, checkpoint, trust)
     config, tensors = to_huggingface(run.spec, run.params)
-    if (folder / "huggingface.json").exists():
-        before = _read_json(folder / "huggingface.json")
+    before = Folder(folder).read("huggingface.json")
+    if before is not None:
         if keys := changed(run.spec, before, tensors):
             raise UserError(
                 f"{folder}: config.json and huggingface.json, from which it was made, differ in "
@@ -137,20 +168,18 @@ def export_folder(
     dtype = sizes.most_common(1)[0][0]
     tokenizer = _read_files(folder / "tokenizer" / name for name in TOKENIZER)
     _check_hashes(folder, tokenizer)
-    learned = learned_tokenizer(folder)
-    if learned is not None and not tokenizer:
-        tokenizer = {name: text.encode() for name, text in learned.huggingface().items()}
+    if before is None:
+        config |= text_settings(run.reader, run.objective, run.spec)
+        tokenizer = tokenizer_files(run.reader, run.objective, run.spec)
+        if run.spec.decodes:
+            ids = {key: x for key, x in config.items() if key.endswith("_token_id")}
+            tokenizer["generation_config.json"] = json.dumps(ids, indent=1).encode()
     with _new_folder(target) as new:
         _write_json(new / "config.json", {**config, "torch_dtype": dtype, "dtype": dtype})
         write_tensors(new, with_copies(run.spec, tensors))
         for name, content in tokenizer.items():
             (new / name).write_bytes(content)
     return pathlib.Path(target)
-
-
-def learned_tokenizer(folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of a run, if it has one."""
-    return tokenizer_of((Folder(folder).read("data.json") or {}).get("vocabulary"))
 
 
 # Keys of the original config that the exported one replaces, or says in another way.
@@ -313,9 +342,10 @@ def _sha256(content: bytes) -> str:
 
 def _check_hashes(folder: pathlib.Path, files: Mapping[str, bytes]) -> None:
     """Raises if copies in an imported folder differ from what was imported."""
-    if not (folder / "imported.json").exists():
+    imported = Folder(folder).read("imported.json")
+    if imported is None:
         return
-    hashes = _read_json(folder / "imported.json").get("sha256")
+    hashes = imported.get("sha256")
     if not isinstance(hashes, dict):
         raise UserError(f"{folder / 'imported.json'} has no 'sha256': a hash for each file")
     for name in TOKENIZER:

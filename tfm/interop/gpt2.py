@@ -67,4 +67,5 @@ MODEL_TYPE = ModelType(
     prefix="transformer.",
     copies={"lm_head.weight": "wte.weight"},
     ignored=r"h\.\d+\.attn\.(masked_)?bias",
+    ids={"bos_token_id": 50256, "eos_token_id": 50256},
 )

@@ -116,4 +116,5 @@ MODEL_TYPE = ModelType(
     prefix="model.",
     copies={"lm_head.weight": "embed_tokens.weight"},
     ignored=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    ids={"bos_token_id": 1, "eos_token_id": 2},
 )

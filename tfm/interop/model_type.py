@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from tfm.config.names import UserError, suggest
+from tfm.config.names import UserError
 from tfm.layers.block import GATED
 from tfm.models.spec import TransformerSpec
 
 ACTIVATIONS = {  # theirs → ours
     "relu": "relu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "silu": "silu",
     "swish": "silu",
@@ -105,7 +108,8 @@ class ConfigJson:
         """Returns our name of an activation."""
         name = self.value(key, str, default)
         if name not in ACTIVATIONS:
-            raise UserError(f"{key}={name!r} is an unknown activation{suggest(name, ACTIVATIONS)}")
+            known = ", ".join(ACTIVATIONS)  # none is suggested: it would be another function
+            raise UserError(f"{key}={name!r} is an unknown activation; known: {known}")
         return ACTIVATIONS[name]
 
     def gated(self, key: str, default: str) -> str:
@@ -245,6 +249,7 @@ class ModelType:
     unprefixed: tuple[str, ...] = ("lm_head.",)  # beginnings of names without the prefix
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)  # copy → original
     ignored: str = r"(?!)"  # tensors that are not parameters
+    ids: Mapping[str, int] = dataclasses.field(default_factory=dict)  # special, unless set
 
     def from_config(self, config: ConfigJson, tensors: Collection[str]) -> dict[str, Any]:
         """Returns the tree of a spec."""

@@ -63,7 +63,6 @@ def write(spec: Any) -> dict[str, Any]:
         "relative_attention_max_distance": bias.get("max_distance", 128),
         "tie_word_embeddings": spec.scale_head,
         "is_encoder_decoder": True,
-        "decoder_start_token_id": 0,
     }
 
 
@@ -132,4 +131,5 @@ MODEL_TYPE = ModelType(
     },
     # Written by an early release, and unused.
     ignored=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    ids={"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
 )

@@ -372,6 +372,12 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return p / p.sum(-1, keepdims=True)
 
 
+def class_names(labels: Sequence[str] | None, count: int) -> list[str]:
+    """Returns a name for each class: its label, or else its number."""
+    known = labels if labels is not None and len(labels) <= count else ()
+    return [*known, *map(str, range(len(known), count))]
+
+
 def text_given(text: str | None) -> str:
     """Raises if there is no text."""
     if text is None:

@@ -194,9 +194,10 @@ def check_same_ids(
         raise UserError(f"it has {other.vocab} ids, and the training data {vocab}")
 
 
-def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
+def open_sizes(model: T, objective: Objective, dataset: Dataset, trains: bool = False) -> T:
     """Fills in the sizes and the head that the config of a model leaves open. Raises if those that
-    it sets are not enough for the data and the objective."""
+    it sets are not enough for the data and the objective or, if it `trains` on the data, if it has
+    classes that the data do not have."""
     spec: Any = model
     changes: dict[str, Any] = {}
     for key, needed in objective.head.items():
@@ -211,9 +212,11 @@ def open_sizes(model: T, objective: Objective, dataset: Dataset) -> T:
         value = getattr(spec, key, least)
         if value is None:
             changes[key] = least
-        elif value < least or (key == "vector" and value != least):
-            how = "exactly" if key == "vector" else "at least"
-            raise UserError(f"model.{key}={value}: the data need {how} {least}")
+        else:
+            exact = key == "vector" or (trains and key == "classes")
+            if value < least or (exact and value != least):
+                how = "exactly" if exact else "at least"
+                raise UserError(f"model.{key}={value}: the data need {how} {least}")
     target = getattr(spec, "decoder_vocab", None)
     if target is not None and target < objective.sizes(dataset)["vocab"]:
         raise UserError(f"model.decoder_vocab={target}: the data need at least {dataset.vocab}")

@@ -1,6 +1,7 @@
 """Predict the class of a whole sequence, or of two; or a number for it."""
 
 import dataclasses
+from collections import Counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from tfm.objectives.base import (
     Objective,
     Rng,
     Sums,
+    class_names,
     cross_entropy,
     int32,
     numbers_refused,
@@ -39,9 +41,14 @@ from tfm.ops.fast import argmax_last
 @dataclasses.dataclass(frozen=True)
 class Classify(Objective):
     """Reads two sentences as one sequence, which a separator and, with `types`, the types of their
-    tokens tell apart. The class is never an input."""
+    tokens tell apart. The class is never an input.
+
+    Classes that are `independent`, as in imported models for several labels, have a probability
+    each; such models are not trained or evaluated.
+    """
 
     types: bool = False
+    independent: bool = False
 
     families: ClassVar[tuple[str, ...]] = ("encoder", "recurrent", "bag", "convolution")
     forms = ("labels",)
@@ -54,8 +61,8 @@ class Classify(Objective):
 
     def refuses(self, dataset: Dataset) -> str | None:
         reason = numbers_refused(dataset) or super().refuses(dataset)
-        if self.types and reason is None and dataset.take(np.zeros(1, np.int64)).segments is None:
-            return "needs two sentences, but the data do not say where the second begins"
+        if self.independent and reason is None:
+            return "is for independent classes, but the data have one class for each text"
         return reason
 
     def sizes(self, dataset: Dataset) -> dict[str, int]:
@@ -64,7 +71,7 @@ class Classify(Objective):
     def prepare(self, examples: Examples, dataset: Dataset, rng: Rng) -> Batch:
         assert examples.labels is not None
         tokens, inputs = examples.tokens, text_rows(examples, dataset).inputs
-        if self.types:
+        if self.types and examples.segments is not None:  # without, all types are 0
             inputs["types_BT"] = int32(tokens.padded(dataset.max_length, examples.segments))
         return Batch(inputs, int32(examples.labels), np.ones(len(tokens), np.float32))
 
@@ -92,11 +99,11 @@ class Classify(Objective):
 
     def answer(self, reader: Reader, prompt: Prompt, output: Any) -> dict[str, Any]:
         """Returns the class and the probability of each class."""
-        p_C = softmax(np.asarray(output, np.float32))
-        names = reader.labels
-        if names is None or len(names) > len(p_C):
-            names = tuple(map(str, range(len(p_C))))
-        classes = {name: float(p) for name, p in zip(names, p_C, strict=False)}
+        logits_C = np.asarray(output, np.float32)
+        p_C = 1 / (1 + np.exp(-logits_C)) if self.independent else softmax(logits_C)
+        names, counts = class_names(reader.labels, len(p_C)), Counter(reader.labels)
+        names = [name if counts[name] < 2 else f"{name} ({n})" for n, name in enumerate(names)]
+        classes = dict(zip(names, p_C.tolist(), strict=True))
         return {"class": max(classes, key=lambda name: classes[name]), "classes": classes}
 
 
@@ -112,6 +119,12 @@ class Pair(Classify):
     @property
     def head(self) -> dict[str, Any]:
         return {"outputs": ("pair",), "types": 2}
+
+    def refuses(self, dataset: Dataset) -> str | None:
+        reason = super().refuses(dataset)
+        if reason is None and dataset.take(np.zeros(1, np.int64)).segments is None:
+            return "needs two sentences, but the data do not say where the second begins"
+        return reason
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tfm.objectives.base import (
     Objective,
     Rng,
     Sums,
+    class_names,
     cross_entropy,
     softmax,
     tagged,
@@ -90,7 +91,5 @@ class Tag(Objective):
         names = reader.labels
         if names is None and (reader.form == "pairs" or p_NC.shape[1] == reader.vocab):
             names = tuple(reader.names(range(p_NC.shape[1])))
-        best_N = p_NC.argmax(1)
-        if names is None or max(best_N, default=0) >= len(names):
-            names = tuple(map(str, range(p_NC.shape[1])))
-        return [(names[c], float(p_C[c])) for c, p_C in zip(best_N, p_NC, strict=True)]
+        known = class_names(names, p_NC.shape[1])
+        return [(known[c], float(p_C[c])) for c, p_C in zip(p_NC.argmax(1), p_NC, strict=True)]

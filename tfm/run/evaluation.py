@@ -11,6 +11,7 @@ from tfm.config.names import UserError, read
 from tfm.config.spec import Named
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
+from tfm.data.tokenizers.tokenizer import parsed_vocabulary, tokenizer_of, vocabulary_of
 from tfm.evaluate.evaluator import EvalContext, Evaluator
 from tfm.evaluate.loss import Loss
 from tfm.evaluate.word_vectors import WordVectors
@@ -47,6 +48,17 @@ def context_of(
     )
 
 
+def numbered(vocabulary: str | None) -> str | None:
+    """Replaces LABEL_0, LABEL_1, …, which transformers writes for classes without names, by the
+    numbers that data have instead."""
+    if tokenizer_of(vocabulary) is None or vocabulary is None:
+        return vocabulary
+    tokenizer, labels = parsed_vocabulary(vocabulary)
+    numbers = tuple(map(str, range(len(labels or ()))))
+    unnamed = labels == tuple(f"LABEL_{number}" for number in numbers)
+    return vocabulary_of(tokenizer, numbers) if unnamed else vocabulary
+
+
 def evaluate(
     workdir: str,
     split: str = "valid",
@@ -74,8 +86,8 @@ def evaluate(
         data = dataclasses.replace(data, dataset=Named.of(dataset, source))
     saved = Folder(workdir).read("data.json") or {}
     vocabulary = saved.get("vocabulary")
-    if imported and not takes_tokenizer(data.dataset):
-        vocabulary = None
+    if imported:
+        vocabulary = numbered(vocabulary) if takes_tokenizer(data.dataset) else None
 
     @functools.cache
     def opened(split: str) -> Dataset:

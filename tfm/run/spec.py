@@ -26,7 +26,7 @@ from tfm.config.spec import (
     to_spec,
 )
 from tfm.data.dataset import Dataset, Reading
-from tfm.data.datasets import DATASETS, open_dataset, open_splits
+from tfm.data.datasets import DATASETS, open_dataset, open_splits, takes_tokenizer
 from tfm.data.files import ON_BAD
 from tfm.data.plan.lengths import Buckets, PackedRows, into_buckets, into_rows
 from tfm.data.plan.order import Epochs, Plan, Streams
@@ -211,7 +211,7 @@ class RunSpec(Spec):
 def read(tree: Tree) -> RunSpec:
     """Reads the run that a config describes; every key must be known, every value of its type."""
     try:
-        return to_spec(RunSpec, tree)
+        run = to_spec(RunSpec, tree)
     except MissingKeysError as e:
         if "model" not in tree or {"objective", "data", "train"} & tree.keys():
             raise
@@ -219,6 +219,12 @@ def read(tree: Tree) -> RunSpec:
             f"the config is a model without a run: {e}. `tfm describe` reads it; configs/text, "
             "configs/tasks and the size `tiny` of each system are complete runs"
         ) from e
+    start, data = run.train.init_from, run.data
+    if start is not None and data.tokenizer is None and takes_tokenizer(data.dataset):
+        # Token vectors are of use with the ids that they were learned for.
+        known = {**tree["data"], "tokenizer": f"of_run(path={start!r})"}
+        return to_spec(RunSpec, {**tree, "data": known})
+    return run
 
 
 def of_folder(workdir: str, trust: bool = False) -> RunSpec:
@@ -273,7 +279,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
             raise UserError(f"objective {run.objective!r} {reason}; this data allows: {fits}")
         try:
             check_same_ids(objective, train.vocab, train.vocabulary, dataset)
-            model = open_sizes(model, objective, dataset)
+            model = open_sizes(model, objective, dataset, trains=name == "train")
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)

@@ -39,7 +39,7 @@ from tfm.run.load import LoadedRun
 from tfm.run.spec import RunSpec, open_data, open_datasets, plan_of, train_flops
 from tfm.runtime import check_memory, settings
 from tfm.train.board import Board
-from tfm.train.finetune import initial_variables
+from tfm.train.finetune import initial_variables, start_notes
 from tfm.train.step import TrainState, run_numbers, run_steps, schedule, zero_metrics
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
@@ -260,8 +260,8 @@ class _Training:
         if init_digest(self.spec) != init_digest(self.spec, str(self.folder.path)):
             raise UserError(f"train.init_from={train.init_from!r} has changed since the run began")
         params = after.pop("params")
-        for name, paths in report.items():
-            self.watcher.message(f"{train.init_from}: {len(paths)} arrays {name}")
+        for note in start_notes(self.spec, report):
+            self.watcher.message(note)
         self.folder.write("init.json", report)
         ema = None if state.ema is None else jax.tree.map(jnp.copy, params)  # both are donated
         return state.replace(params=params, model_state=after, ema=ema)

@@ -108,7 +108,7 @@ def test_published_ids_of_a_tokenizer_json():
     tokenizer = made("tokenizer_json(path='stories260K/tokenizer.json')")
     wanted = [1, 403, 407, 261, 378, 432, 317, 394, 410, 472, 400, 428, 419, 426]
     text = "Once upon a time, Lily saw 3 dogs."
-    assert tokenizer.encode(text, special=True) == wanted
+    assert tokenizer.rules.encode(text).ids == wanted
     assert tokenizer.encode(text) == wanted[1:]
     assert (tokenizer.special.bos, tokenizer.special.eos, tokenizer.vocab) == (1, 2, 512)
     assert tokenizer.decode(wanted) == text

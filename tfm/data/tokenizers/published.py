@@ -4,7 +4,9 @@ import base64
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from tokenizers import AddedToken, Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Rules
@@ -150,13 +152,14 @@ def tokenizer_json(path: str) -> Maker:
     return _published("tokenizer_json", lambda: [find("tokenizer_json", path)], load)
 
 
-def of_rules(rules: Rules) -> Tokenizer:
-    """Returns a tokenizer with the special ids that the names of the library's tokens imply."""
+def of_rules(rules: Rules, tokens: Mapping[str, Any] = MappingProxyType({})) -> Tokenizer:
+    """Returns a tokenizer with the special ids that `tokens` name, as in tokenizer_config.json
+    ("mask_token": "<m>"), or else those with the usual names."""
     before = json.loads(rules.to_str())["pre_tokenizer"] or {}
     parts = before.get("pretokenizers", [before])
     spaced = any(p["type"] == "ByteLevel" and not p["add_prefix_space"] for p in parts if p)
     wraps = rules.token_to_id("[CLS]") is not None
-    return Tokenizer(rules, known_special(rules), wraps=wraps, spaced=spaced)
+    return Tokenizer(rules, known_special(rules, tokens), wraps=wraps, spaced=spaced)
 
 
 def of_run(path: str) -> Maker:
@@ -177,11 +180,15 @@ def of_run(path: str) -> Maker:
     return Maker(lambda _: loads(text()), False, text)
 
 
-def known_special(rules: Rules) -> Special:
-    """Returns the special ids by their usual names. Without a name, `bos` and `eos` get new ids."""
+def known_special(rules: Rules, tokens: Mapping[str, Any] = MappingProxyType({})) -> Special:
+    """Returns the special ids by the names in `tokens`, or else by their usual names. Without a
+    name, `bos` and `eos` get new ids."""
     ids: dict[str, int | None] = {}
     for field, names in NAMES.items():
-        named = (rules.token_to_id(name) for name in names)
+        token = tokens.get(f"{field}_token")
+        token = token.get("content") if isinstance(token, Mapping) else token
+        stated = (token,) if isinstance(token, str) else ()
+        named = (rules.token_to_id(name) for name in (*stated, *names))
         ids[field] = next((id_ for id_ in named if id_ is not None), None)
     new = itertools.count(max(rules.get_vocab().values()) + 1)
     for field in ("bos", "eos"):

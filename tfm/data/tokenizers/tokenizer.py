@@ -12,7 +12,7 @@ import json
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -23,6 +23,18 @@ from tfm.data.dataset import Special
 HAN = r"\p{Han}\u3000-\u303f\uff00-\uffef"  # Chinese characters and punctuation, for `tokenizers`
 _HAN = r"[\u3000-\u303f\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"  # the same for `re`
 _BETWEEN = re.compile(rf"(?<={_HAN}) | (?={_HAN})")
+
+
+WRAPPED = ("labels", "tags")  # forms whose texts stand between `bos` and `sep`, as in BERT
+
+
+class Around(NamedTuple):
+    """Ids before and after a text, between two texts, and after the second."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(eq=False)
@@ -38,6 +50,7 @@ class Tokenizer:
     joins: bool = False  # decoded tokens are words, joined by spaces
     vocab: int = 0  # the least number of ids
     first_byte: int | None = None  # the id of byte 0, if ids are bytes
+    published: Around | None = None  # ids that an imported model reads around texts
 
     def __post_init__(self) -> None:
         self.rules.encode_special_tokens = True  # as text
@@ -47,9 +60,28 @@ class Tokenizer:
         self.vocab = max(self.vocab, 1 + max(*self.rules.get_vocab().values(), *ids))
         self._silent = {id_ for id_ in ids if id_ != self.special.unk}
 
+    def around(self, form: str) -> Around:
+        """Returns the ids that stand around the texts of data of a form."""
+        special = self.special
+        if self.published is None or form == "text":
+            wraps = self.wraps and form in WRAPPED
+            around = Around(before=(special.bos,), after=(special.sep,)) if wraps else Around()
+        else:
+            around = self.published
+        if form != "pairs" and around.between:
+            return around
+        return around._replace(between=(special.sep,), closing=(special.sep,))
+
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """Returns the ids of a text; with `special`, also those that the rules put around it."""
-        return self.rules.encode(self.segmented(text), add_special_tokens=special).ids
+        """Returns the ids of a text. With `special`, names of special tokens in it are read as
+        these tokens."""
+        rules = self._with_special if special else self.rules
+        return rules.encode(self.segmented(text), add_special_tokens=False).ids
+
+    @functools.cached_property
+    def _with_special(self) -> tokenizers.Tokenizer:
+        """The rules, except that special tokens in a text are not treated as text."""
+        return tokenizers.Tokenizer.from_str(self.rules.to_str())
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the concatenated ids of many texts and the length of each. Uses all cores."""
@@ -79,19 +111,6 @@ class Tokenizer:
         """Separates Chinese words by spaces, if there is a segmenter."""
         return text if self.segmenter is None else " ".join(_segment(self.segmenter)(text))
 
-    def huggingface(self) -> dict[str, str]:
-        """Returns the files that `transformers` reads; none if a segmenter is needed."""
-        if self.segmenter is not None:
-            return {}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-        for name, id_ in self.special._asdict().items():
-            token = None if id_ is None else self.rules.id_to_token(id_)
-            config |= {} if token is None else {f"{name}_token": token}
-        files = {"tokenizer.json": json.loads(self.rules.to_str()), "tokenizer_config.json": config}
-        return {
-            name: json.dumps(tree, ensure_ascii=False, indent=1) for name, tree in files.items()
-        }
-
     @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(self.dumps.encode()).hexdigest()
@@ -101,6 +120,8 @@ class Tokenizer:
         """The tokenizer as JSON."""
         tree = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         tree["rules"] = json.loads(self.rules.to_str())
+        if self.published is None:
+            del tree["published"]
         return json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
@@ -111,6 +132,8 @@ def loads(text: str) -> Tokenizer:
         tree: dict[str, Any] = json.loads(text)
         saved = json.dumps(tree, ensure_ascii=False, sort_keys=True)
         rules = tokenizers.Tokenizer.from_str(json.dumps(tree.pop("rules")))
+        if "published" in tree:
+            tree["published"] = Around(*map(tuple, tree["published"]))
         tokenizer = Tokenizer(rules, Special(*tree.pop("special")), **tree)
         vars(tokenizer)["dumps"] = saved  # the library may change the last bit of a number
         return tokenizer
