@@ -13,7 +13,14 @@ from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.loss import evaluate
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
-from tfm.objectives.scores import ENTITY_SCORES, entity_counts, entity_scores, entity_types, is_bio
+from tfm.objectives.scores import (
+    ENTITY_SCORES,
+    entity_counts,
+    entity_scores,
+    entity_types,
+    is_bio,
+    with_lost_tags,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +37,8 @@ class Entities(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         batches = eval_batches(context.objective, dataset, context.batch)
         sums = evaluate(context.eval_step, context.variables, batches)
-        tags_BT, predicted_BT = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
-        counts = counts_by_type(tags_BT, predicted_BT, dataset.label_names or ())
+        sides = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
+        counts = counts_by_type(*with_lost_tags(*sides, dataset), dataset.label_names or ())
         total = np.sum(list(counts.values()), 0) if counts else np.zeros(3)
         slices = {kind: entity_scores(*map(float, count)) for kind, count in counts.items()}
         return Result(entity_scores(*map(float, total)), slices)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfm.data.dataset import Dataset
 from tfm.metric import HIGH, Metric
 
 MACRO_F1 = Metric("macro_f1", HIGH, most=1.0)
@@ -89,6 +90,23 @@ def entity_counts(
     place_BT = np.where(ends_BT, np.arange(length), length)
     end_BT = np.minimum.accumulate(place_BT[:, ::-1], 1)[:, ::-1]
     return begins_BT, end_BT, kind_BT
+
+
+def with_lost_tags(
+    tags_BT: np.ndarray,
+    predicted_BT: np.ndarray,
+    dataset: Dataset,
+    rows: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Adds the tags of words that the model was not shown, for which it predicts nothing; -1 is not
+    scored. Without `rows`, the rows are the first of the data set, in order."""
+    if dataset.lost_tags is None:
+        return tags_BT, predicted_BT
+    lost = dataset.lost_tags(np.arange(len(tags_BT)) if rows is None else rows)
+    lost_BN = lost.padded(length := int(lost.lengths.max()))
+    lost_BN = np.where(lost.valid(length), lost_BN, -1)
+    nothing_BN = np.full(lost_BN.shape, len(dataset.label_names or ()))
+    return np.hstack([tags_BT, lost_BN]), np.hstack([predicted_BT, nothing_BN])
 
 
 def entity_matches(
