@@ -1,5 +1,6 @@
 """`tfm eval`: other text is read with the run's own vocabulary, and edited data is noticed."""
 
+import dataclasses
 import json
 import os
 import random
@@ -11,6 +12,7 @@ from tests.helpers.runs import Silent
 from tfm.cli import main as cli
 from tfm.config.names import UserError
 from tfm.interop.folder import import_folder
+from tfm.run import evaluation
 from tfm.run.evaluation import evaluate
 from tfm.run.spec import read
 from tfm.train import loop
@@ -66,6 +68,18 @@ def test_an_edited_file_is_noticed(trained):
         (folder / "a.txt").write_text(whole)
     found, _ = evaluate(str(folder / "run"), examples=20)
     assert found["loss"] == pytest.approx(summary["valid"]["loss"], rel=1e-12)
+
+
+def test_truncated_rows_are_reported(trained, capsys, monkeypatch):
+    note = "valid: 3 rows truncated to data.max_length=5; 9 tokens lost"
+    opened = evaluation.open_dataset
+    monkeypatch.setattr(
+        evaluation, "open_dataset", lambda *args: dataclasses.replace(opened(*args), notes=(note,))
+    )
+    assert cli.main(["eval", str(trained[0] / "run"), "--examples=20"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["notes"] == [note]
+    assert note in shown.err
 
 
 def test_a_larger_vocabulary_is_refused(trained, capsys):

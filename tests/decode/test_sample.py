@@ -51,14 +51,26 @@ def test_frequencies_are_the_probabilities(name):
     filters = Filters.of(spec)
     logits_BV = jnp.tile(jnp.asarray(LOGITS)[None], (draws, 1))
     key_B = jax.random.split(jax.random.key(1), draws)
-    drawn = jit(lambda key_B: choose(key_B, logits_BV, filters, spec.top_k))(key_B)
+    drawn = jit(lambda key_B: choose(key_B, logits_BV, filters))(key_B)
     counts = np.bincount(np.asarray(drawn), minlength=len(LOGITS))
     wanted = by_sorting(LOGITS, **FILTERS[name])
     there = wanted > 0
     assert chisquare(counts[there], wanted[there] * draws).pvalue > 1e-3
     assert counts[~there].sum() == 0
-    p_BV = probabilities(logits_BV[:1], filters, spec.top_k)
+    p_BV = probabilities(logits_BV[:1], filters)
     np.testing.assert_allclose(p_BV[0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3, 11, 12])
+def test_a_bucket_of_candidates_draws_as_exactly_so_many_do(count):
+    """The draws of `count` sorted logits, or of all in their order."""
+    logits_BV = jnp.tile(jnp.asarray(LOGITS)[None], (200, 1))
+    key_B = jax.random.split(jax.random.key(2), 200)
+    filters = Filters.of(spec_of({"top_k": count}), len(LOGITS))
+    order = np.argsort(-LOGITS)[:count] if count < len(LOGITS) else np.arange(count)
+    draw = jax.vmap(lambda key: jax.random.categorical(key, jnp.asarray(LOGITS[order])))
+    found = choose(key_B, logits_BV, filters)
+    np.testing.assert_array_equal(found, order[np.asarray(draw(key_B))])
 
 
 def test_temperature_by_hand():

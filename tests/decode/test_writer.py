@@ -246,6 +246,25 @@ def test_a_hundred_prompts_compile_as_many_programs_as_there_are_buckets():
     assert again <= len(buckets)  # batches of one row, which is another shape
 
 
+def test_other_numbers_of_tokens_and_candidates_compile_few_programs():
+    """A buffer, a cache and a number of candidates each have one of a few sizes."""
+    spec = dataclasses.replace(SPECS["decoder"], vocab=40)
+    _, tree = model(spec)
+    writer = Writer.of(spec, tree)
+    begin, advance = (arrays.compiled(fn, False) for fn in (loop.begin, arrays.advance))
+    before = begin._cache_size(), advance._cache_size()
+    longest = writer.write([Prompt([1, 2])], DecodeSpec(max_new=44, temperature=1.0, top_k=3))
+    for new, count in zip(range(1, 45, 4), (*range(1, 6), *range(17, 23)), strict=True):
+        settings = DecodeSpec(max_new=new, temperature=1.0, top_k=count)
+        assert len(writer.write([Prompt([1, 2])], settings)[0][0].tokens) == new
+    # Two of tokens (16, 32, 64), of caches (32, 48) and of candidates (16, 32) go together.
+    assert begin._cache_size() - before[0] <= 6
+    assert advance._cache_size() - before[1] <= 8
+    # Fewer tokens are the first of more, and a number of candidates draws the same in any bucket.
+    (some,) = writer.write([Prompt([1, 2])], DecodeSpec(max_new=9, temperature=1.0, top_k=3))[0]
+    assert some.tokens == longest[0][0].tokens[:9]
+
+
 def test_beyond_the_context_is_refused():
     spec = SPECS["learned"]
     _, tree = model(spec)
@@ -273,7 +292,7 @@ def test_a_cache_that_grows_gives_what_one_of_full_length_gives(mask, monkeypatc
     plain = writer.write(asked, settings)
     monkeypatch.setattr(arrays, "SHORTEST", 2)
     monkeypatch.setattr(arrays, "LEAST_CACHE", 4)
-    assert arrays.cache_lengths(39, 9, 48) == [10, 20, 40]
+    assert arrays.cache_lengths(39, 9, 48) == [10, 18, 34, 48]
     *_, streamed = writer.stream(asked[0], settings, chunk=7)
     pairs = [*zip(writer.write(asked, settings), plain, strict=True), ([streamed], plain[0])]
     for (grown,), (one,) in pairs:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from tfm.config.names import read
-from tfm.data.dataset import FIRST
+from tfm.data.dataset import FIRST, Reading
 from tfm.data.datasets import open_dataset
+from tfm.evaluate.baselines import baselines
+from tfm.evaluate.loss import floors
 from tfm.evaluate.table import EVALUATORS
 from tfm.objectives.table import OBJECTIVES
 
@@ -27,6 +29,22 @@ def test_the_most_frequent_answer():
     guess = found("reverse(length=9, vocab=8)", "seq2seq")["most frequent answer"]
     assert guess == pytest.approx((1 + 9 / 5) / 10, abs=0.02)
     assert found("parity", "classify")["most frequent answer"] == pytest.approx(0.5, abs=0.07)
+
+
+def test_the_most_frequent_answer_of_a_file_that_is_sorted_by_class(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tfm.evaluate.loss.TOKENS", 700)  # fewer than there are rows
+    lines = [f"word\t{label}" for label, count in (("a", 600), ("b", 900)) for _ in range(count)]
+    (tmp_path / "t.tsv").write_text("\n".join(["text\tlabel", *lines]))
+    path = repr(str(tmp_path / "t.tsv"))
+    task = f"table(train={path}, valid={path}, text='text', label='label')"
+    reading = Reading(tokenizer="words")
+    train, valid = (open_dataset(task, x, None, reading=reading) for x in ("train", "valid"))
+    objective = OBJECTIVES["classify"]()
+    assert floors(objective, train, valid)["most frequent answer"] == pytest.approx(0.6, abs=2e-3)
+    monkeypatch.setattr("tfm.evaluate.baselines.TOKENS", 500)
+    scores = baselines(objective, train, valid)["majority class"]
+    assert scores["accuracy"] == pytest.approx(0.6, abs=2e-3)
 
 
 @pytest.mark.parametrize(("length", "depth"), [(64, 8), (32, 4)])

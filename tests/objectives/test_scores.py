@@ -99,6 +99,52 @@ def test_entities_as_seqeval_counts_them():
     assert list(entity_scores(*found.values()).values()) == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize("letters", ["BIES", "BILU"])
+def test_entities_in_iobes_and_bilou_as_seqeval_counts_them(letters):
+    """Any tags: seqeval reads IOBES leniently, and L and U are its E and S. Well-formed tags: its
+    strict mode knows both schemes."""
+    seqeval, scheme = pytest.importorskip("seqeval.metrics"), pytest.importorskip("seqeval.scheme")
+    names = ["O", *(f"{letter}-{kind}" for kind in ("PER", "LOC") for letter in letters)]
+    metrics = seqeval.precision_score, seqeval.recall_score, seqeval.f1_score
+    rng = np.random.default_rng(0)
+
+    def scores(true, said):
+        counts = entity_matches(true, said, true >= 0, names).values()
+        return list(entity_scores(*(x.sum() for x in counts)).values())
+
+    def rows(tags):
+        return [[names[t] for t in row] for row in tags]
+
+    true = rng.integers(0, len(names), (300, 12))
+    said = np.where(rng.random(true.shape) < 0.8, true, rng.integers(0, len(names), true.shape))
+    as_iobes = [
+        [[tag.replace("L-", "E-").replace("U-", "S-") for tag in row] for row in rows(x)]
+        for x in (true, said)
+    ]
+    with warnings.catch_warnings(action="ignore"):
+        assert scores(true, said) == pytest.approx([f(*as_iobes) for f in metrics])
+
+    begin, inside, last, one = (f"{letter}-" for letter in letters)
+    parts = [
+        [tag + kind for tag in tags]
+        for kind in ("PER", "LOC")
+        for tags in ([one], [begin, last], [begin, inside, last])
+    ]
+    parts += [["O"], ["O", "O"]]
+
+    def well_formed():
+        row = [tag for part in rng.integers(0, len(parts), 8) for tag in parts[part]][:12]
+        while not row[-1].startswith(("O", last, one)):
+            row.pop()
+        return [names.index(tag) for tag in row] + [0] * (12 - len(row))
+
+    true, said = np.array([[well_formed() for _ in range(300)] for _ in range(2)])
+    strict = {"mode": "strict", "scheme": scheme.IOBES if letters == "BIES" else scheme.BILOU}
+    wanted = [f(rows(true), rows(said), **strict) for f in metrics]
+    assert 0 < wanted[0] < 1
+    assert scores(true, said) == pytest.approx(wanted)
+
+
 def test_scores_have_intervals():
     """A tagger that is right in half of the sentences, each of which has one entity."""
     objective, rng = OBJECTIVES["tag"], np.random.default_rng(0)

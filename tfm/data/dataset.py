@@ -96,6 +96,11 @@ def spans(start_N: np.ndarray, length_N: np.ndarray) -> np.ndarray:
     return np.arange(length_N.sum()) + np.repeat(start_N - before_N, length_N)
 
 
+def spaced_rows(count: int, most: int) -> np.ndarray:
+    """Returns `most` rows, evenly spaced, since a file may be sorted; or all, if they are fewer."""
+    return np.arange(count) if count <= most else np.arange(most) * count // most
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Examples:
     """Some rows of a data set. The data set's form determines which fields are set."""
@@ -171,6 +176,7 @@ class Dataset:
     lengths: Callable[[], np.ndarray] | None = None  # length of each row: N1 or, for pairs, N2
     parts: Mapping[str, "Dataset"] = dataclasses.field(default_factory=dict)  # of a mixture
     target_texts: Callable[[np.ndarray], list[str]] | None = None  # pairs: as the files have them
+    lost_tags: Callable[[np.ndarray], Ragged] | None = None  # of words that max_length cuts off
     pieces: tuple[str, ...] = ()  # the text of each id, if it is fixed; "" for special ids
     separator: str = " "  # between pieces
     vocabulary: str | None = None  # meaning of the ids and labels, if it depends on the files

@@ -212,6 +212,7 @@ def open_records(
         max_target=rows.max_target,
         lengths=rows.lengths,
         target_texts=rows.target_texts if layout.form == "pairs" else None,
+        lost_tags=rows.lost_tags if layout.form == "tags" and any(rows.notes(split)) else None,
         notes=(*skipped_note(entry, split), *rows.notes(split)),
         **facts,
     )
@@ -293,6 +294,16 @@ class _Rows:
             for name in fields.keys() & {"tags", "scored"}:
                 fields[name] = spread(fields[name], piece == len(before))
         return Examples(tokens=tokens, **fields)
+
+    def lost_tags(self, rows: np.ndarray) -> Ragged:
+        """Returns the tags of the words that `max_length` cuts off."""
+        start_N, length_N = self._bounds(TOKENS, rows)
+        kept_N = np.minimum(length_N, self.max_length - self.added)
+        places = spans(start_N + kept_N, length_N - kept_N)
+        scored = self.entry["scored"][places]
+        row = np.repeat(np.arange(len(rows)), length_N - kept_N)
+        counts = np.bincount(row[scored], minlength=len(rows))
+        return Ragged(self.entry["tags"][places][scored], counts)
 
     def target_texts(self, rows: np.ndarray) -> list[str]:
         """Returns the targets of some rows as the files have them."""

@@ -129,6 +129,12 @@ def concatenated(named: Mapping[str, Dataset], rows_of: Sequence[int], list_part
             out_NS[inside] = dataset.row_lengths()[row_N[inside]]
         return out_NS
 
+    def lost_tags(rows: np.ndarray) -> Ragged:
+        located = zip(*locate(permuted(total, key, rows)), strict=True)
+        cut = [(opened[n].lost_tags, np.array([row])) for n, row in located]
+        tags = [np.zeros(0, np.int32) if lost is None else lost(row).ids for lost, row in cut]
+        return Ragged(np.concatenate(tags), np.array([len(x) for x in tags]))
+
     def counts() -> np.ndarray:
         parts = [dataset.counts() for dataset in opened if dataset.counts is not None]
         return np.sum([np.pad(x, (0, first.vocab - len(x))) for x in parts], 0)
@@ -159,6 +165,7 @@ def concatenated(named: Mapping[str, Dataset], rows_of: Sequence[int], list_part
         words_per_token=None,
         counts=None if any(dataset.counts is None for dataset in opened) else counts,
         target_texts=None,
+        lost_tags=lost_tags if any(dataset.lost_tags for dataset in opened) else None,
         notes=tuple(notes),
         parts=parts,
         **shape,

@@ -27,6 +27,7 @@ class Numbers(NamedTuple):
     """Another value compiles nothing; None is off, which is another program."""
 
     length_penalty: Array
+    most: Array  # tokens that are written
     repetition_penalty: Array | None = None
 
 
@@ -67,7 +68,7 @@ class Beams(struct.PyTreeNode):
     def wrote(self, logits_NV: Array, end_E: Array, numbers: Numbers, stopping: str) -> "Beams":
         """Returns the state after one more token."""
         step = self.step
-        batch, beams, new = self.running.tokens_BKN.shape
+        batch, beams, _ = self.running.tokens_BKN.shape
         logprob_BKV = jax.nn.log_softmax(logits_NV.astype(jnp.float32)).reshape(batch, beams, -1)
         logprob_BKV = penalised(logprob_BKV, self.seen_BKV, numbers.repetition_penalty)
         vocab = logprob_BKV.shape[-1]
@@ -77,7 +78,7 @@ class Beams(struct.PyTreeNode):
         logprob_BC = jnp.take_along_axis(logprob_BKV.reshape(batch, -1), place_BC, 1)
         candidates = Candidates(place_BC // vocab, place_BC % vocab, logprob_BC, score_BC)
         ends_BC = jnp.any(candidates.token_BC[..., None] == end_E.reshape(1, 1, -1), -1)
-        ends_BC |= step + 1 == new
+        ends_BC |= step + 1 == numbers.most
 
         # Candidates that keep running.
         score_BK, place_BK = lax.top_k(jnp.where(ends_BC, score_BC + LOW, score_BC), beams)
@@ -98,7 +99,7 @@ class Beams(struct.PyTreeNode):
         )
 
         # Can a row still gain?
-        hoped = new if stopping == "never" else step + 1
+        hoped = numbers.most if stopping == "never" else step + 1
         hoped = jnp.where(numbers.length_penalty > 0, hoped, step + 1).astype(jnp.float32)
         hope_B = score_BK[:, 0] / jnp.power(hoped, numbers.length_penalty)
         worst_B1 = jnp.min(finished.best.score_BK, 1, keepdims=True)

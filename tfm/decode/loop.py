@@ -33,16 +33,14 @@ class State(struct.PyTreeNode):
     def last_N(self) -> Array:
         return self.token_B
 
-    def wrote(
-        self, logits_BV: Array, end_E: Array, filters: Filters, top_k: int | None = None
-    ) -> "State":
+    def wrote(self, logits_BV: Array, end_E: Array, filters: Filters) -> "State":
         """Appends one token to each row."""
         logits_BV = logits_BV.astype(jnp.float32)
         shown_BV = penalised(logits_BV, self.seen_BV, filters.repetition_penalty)
         key_B = self.key_B
         if filters.temperature is not None:
             key_B = jax.vmap(jax.random.fold_in, (0, None))(key_B, self.step)
-        token_B = choose(key_B, shown_BV, filters, top_k).astype(jnp.int32)
+        token_B = choose(key_B, shown_BV, filters).astype(jnp.int32)
         logprob_B = jnp.take_along_axis(logits_BV, token_B[:, None], 1)[:, 0]
         logprob_B -= jax.nn.logsumexp(logits_BV, -1)
         token_B = jnp.where(self.done_B, 0, token_B)
@@ -78,7 +76,7 @@ def begin(
     **options: Any,
 ) -> State:
     """Reads the prompts and writes the first token. At most `new` tokens will be written; the cache
-    has room for `length`, the prompt included. `options` are those of `State.wrote`."""
+    has room for `length`, the prompt included. `options` are those of `State.wrote`: none."""
     logits_BV, cache = prefill(module, variables, prompts, length)
     batch, vocab = logits_BV.shape
     zeros_B = jnp.zeros(batch, jnp.int32)

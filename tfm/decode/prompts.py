@@ -177,7 +177,7 @@ def compiled(fn: Callable[..., Any], one_core: bool) -> Any:
     faster on one core; then the others write other rows."""
     return jax.jit(
         fn,
-        static_argnames=("module", "length", "new", "beams", "stopping", "top_k"),
+        static_argnames=("module", "length", "new", "beams", "stopping"),
         donate_argnames=("state",),
         compiler_options={"xla_cpu_multi_thread_eigen": False} if one_core else None,
     )
@@ -223,15 +223,17 @@ def bucket(length: int, most: int | None = None) -> int:
 
 
 def cache_lengths(needed: int, prompt: int, most: int | None) -> list[int]:
-    """Returns the lengths that a cache has in turn, from `prompt` tokens to `needed`: each is half
-    of the next, and none is below `LEAST_CACHE`."""
+    """Returns the lengths that a cache has in turn, from `prompt` tokens to `needed`: 16 more than
+    a `bucket`, from `LEAST_CACHE` on, and at last `most`."""
 
-    def rounded(length: int) -> int:
-        return -(-length // SHORTEST) * SHORTEST
+    def size(length: int) -> int:
+        longer = SHORTEST + bucket(length - SHORTEST)
+        return longer if most is None else min(longer, most)
 
-    lengths = [rounded(needed) if most is None else max(min(rounded(needed), most), prompt)]
-    while (half := rounded(-(-lengths[0] // 2))) >= max(LEAST_CACHE, prompt + 1):
-        lengths.insert(0, half)
+    needed = max(needed if most is None else min(needed, most), prompt)
+    lengths = [size(max(prompt, min(needed, LEAST_CACHE)))]
+    while lengths[-1] < needed:
+        lengths.append(size(lengths[-1] + 1))
     return lengths
 
 

@@ -6,9 +6,11 @@ No filter sorts the whole vocabulary, since sorts are slow on a CPU.
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from tfm.decode.prompts import bucket
 from tfm.decode.spec import DecodeSpec
 from tfm.ops.fast import argmax_last
 
@@ -17,17 +19,24 @@ class Filters(NamedTuple):
     """Values that do not require compiling again; None turns a filter off, in another program."""
 
     temperature: Array | None = None  # None: the most likely token
+    top_k: Array | None = None  # C, a bucket: True for the first k
     top_p: Array | None = None
     min_p: Array | None = None
     repetition_penalty: Array | None = None
 
     @classmethod
-    def of(cls, spec: DecodeSpec) -> "Filters":
+    def of(cls, spec: DecodeSpec, vocab: int | None = None) -> "Filters":
+        """Returns the filters of `spec`, without a `top_k` that keeps all of `vocab` tokens."""
         values = {name: getattr(spec, name) for name in cls._fields}
         values["temperature"] = spec.temperature or None
         if spec.top_p == 1:  # all; a sum of float32 may reach 1 without the least likely
             values["top_p"] = None
-        return cls(**{k: None if v is None else jnp.float32(v) for k, v in values.items()})
+        count = values.pop("top_k")
+        filters = cls(**{k: None if v is None else jnp.float32(v) for k, v in values.items()})
+        if count is None or (vocab is not None and count >= vocab):
+            return filters
+        most = bucket(count, vocab)
+        return filters._replace(top_k=jnp.asarray(np.arange(most) < count))
 
 
 def penalised(logits_BV: Array, seen_BV: Array | None, penalty: Array | None) -> Array:
@@ -39,20 +48,20 @@ def penalised(logits_BV: Array, seen_BV: Array | None, penalty: Array | None) ->
     return jnp.where(seen_BV, less_BV, logits_BV)
 
 
-def choose(key_B: Array, logits_BV: Array, filters: Filters, top_k: int | None) -> Array:
+def choose(key_B: Array, logits_BV: Array, filters: Filters) -> Array:
     """Returns the next token of each row."""
     if filters.temperature is None:
         return argmax_last(logits_BV)
-    logits_BC, ids_BC = candidates(logits_BV, filters, top_k)
+    logits_BC, ids_BC = candidates(logits_BV, filters)
     drawn_B = jax.vmap(jax.random.categorical)(key_B, logits_BC)
     if ids_BC is None:
         return drawn_B
     return jnp.take_along_axis(ids_BC, drawn_B[:, None], 1)[:, 0]
 
 
-def probabilities(logits_BV: Array, filters: Filters, top_k: int | None = None) -> Array:
+def probabilities(logits_BV: Array, filters: Filters) -> Array:
     """Returns the probability that each token is drawn (BV)."""
-    logits_BC, ids_BC = candidates(logits_BV, filters, top_k)
+    logits_BC, ids_BC = candidates(logits_BV, filters)
     p_BC = jax.nn.softmax(logits_BC)
     if ids_BC is None:
         return p_BC
@@ -60,17 +69,18 @@ def probabilities(logits_BV: Array, filters: Filters, top_k: int | None = None) 
     return jnp.zeros(logits_BV.shape, p_BC.dtype).at[rows_B1, ids_BC].set(p_BC)
 
 
-def candidates(logits_BV: Array, filters: Filters, top_k: int | None) -> tuple[Array, Array | None]:
+def candidates(logits_BV: Array, filters: Filters) -> tuple[Array, Array | None]:
     """Returns the logits of the candidates, −∞ where a filter drops one, and their ids, if not all.
 
     p ∝ exp(logit / temperature).  Ackley et al. 1985.
     """
     if filters.temperature is not None:
         logits_BV = logits_BV / filters.temperature
-    if top_k is None or top_k >= logits_BV.shape[-1]:
+    if filters.top_k is None:
         return kept(logits_BV, filters), None
-    logits_BC, ids_BC = lax.top_k(logits_BV, top_k)
-    return kept(logits_BC, filters), ids_BC
+    first_C = filters.top_k[: logits_BV.shape[-1]]
+    logits_BC, ids_BC = lax.top_k(logits_BV, len(first_C))
+    return kept(jnp.where(first_C, logits_BC, -jnp.inf), filters), ids_BC
 
 
 def kept(logits_BC: Array, filters: Filters) -> Array:

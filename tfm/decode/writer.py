@@ -233,8 +233,9 @@ class _Batch:
         names_B2[: len(self.requests)] = [(one.number, one.copy) for one in self.requests]
         key_B = _keys(jax.random.key(settings.seed), names_B2)
         points = [*range(1, new, chunk), new]
-        numbers = Filters.of(settings), key_B
-        for state in self._states(loop.begin, points, numbers, top_k=settings.top_k):
+        spec: Any = self.writer.spec
+        vocab = getattr(spec, "decoder_vocab", None) or spec.vocab
+        for state in self._states(loop.begin, points, (Filters.of(settings, vocab), key_B)):
             rows = jax.device_get((state.tokens_BN, state.logprobs_BN, state.count_B))
             yield [
                 self.writer.continuation(*row)
@@ -245,7 +246,9 @@ class _Batch:
         """Returns the best sequences for each request, by beam search."""
         settings = self.settings
         numbers = beam.Numbers(
-            jnp.float32(settings.length_penalty), Filters.of(settings).repetition_penalty
+            jnp.float32(settings.length_penalty),
+            jnp.int32(settings.max_new),
+            Filters.of(settings).repetition_penalty,
         )
         *_, state = self._states(
             beam.begin,
@@ -284,7 +287,7 @@ class _Batch:
         arrays, lengths = writer.prompts(prompts, self.size, new, self.even)
         model, ends = (writer.module, writer.variables), jnp.asarray(writer.ends, jnp.int32)
         read, write = compiled(begin, self.one_core), compiled(advance, self.one_core)
-        sizes = {"length": lengths[0], "new": new, **(sizes or {})}
+        sizes = {"length": lengths[0], "new": bucket(new), **(sizes or {})}
         state = read(*model, arrays, ends, *numbers, **sizes, **options)
         prompt, written = max(len(prompt.tokens) for prompt in prompts), 1
         for until in points:

@@ -10,12 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfm.data.dataset import Dataset, Examples, Ragged
+from tfm.data.dataset import Dataset, Examples, Ragged, spaced_rows
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.ngram import NGram
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_targets
-from tfm.objectives.scores import class_scores, correlations, entity_matches, entity_scores, is_bio
+from tfm.objectives.scores import (
+    class_scores,
+    correlations,
+    entity_matches,
+    entity_scores,
+    is_bio,
+    with_lost_tags,
+)
 
 ORDERS = {"unigram": 1, "trigram": 3}
 TOKENS = 5_000_000  # at most, to learn from
@@ -106,7 +113,8 @@ def _apart(dataset: Dataset) -> np.ndarray:
         shifts = (k for k in range(1, len(first)) if np.array_equal(first[k:], second[:-k]))
         step = max(1, len(first) // next(shifts, len(first)))
     length = max(dataset.max_length, dataset.max_target)
-    return np.arange(0, count, step)[: max(TOKENS // length, 1)]
+    rows = np.arange(0, count, step)
+    return rows[spaced_rows(len(rows), max(TOKENS // length, 1))]
 
 
 def _mean(train: Dataset, valid: Dataset) -> Scores:
@@ -159,10 +167,11 @@ def _tags(train: Dataset, valid: Dataset) -> Scores:
     predicted = most_frequent(word_N, tag_N, asked, classes)
     out = {"accuracy": float(np.mean(predicted == true))}
     if is_bio(valid.label_names) and valid.label_names is not None:
-        flat = np.zeros((3, len(examples.tokens.ids)), np.int64)
-        flat[:, place] = true, predicted, np.ones(len(place))
-        true_BT, said_BT, scored_BT = (examples.tokens.padded(valid.max_length, x) for x in flat)
-        counts = entity_matches(true_BT, said_BT, scored_BT > 0, valid.label_names)
+        flat = np.zeros((2, len(examples.tokens.ids)), np.int64)
+        flat[:, place] = true + 1, predicted + 1  # padding becomes -1
+        sides = (examples.tokens.padded(valid.max_length, x) - 1 for x in flat)
+        true_BT, said_BT = with_lost_tags(*sides, valid, examples.rows)
+        counts = entity_matches(true_BT, said_BT, true_BT >= 0, valid.label_names)
         out |= entity_scores(*(float(x.sum()) for x in counts.values()))
     return {"most frequent tag of the word": out}
 
@@ -204,5 +213,4 @@ def _words(examples: Examples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _all(dataset: Dataset) -> Examples:
-    most = max(TOKENS // dataset.max_length, 1)
-    return dataset.take(np.arange(min(len(dataset), most)))
+    return dataset.take(spaced_rows(len(dataset), max(TOKENS // dataset.max_length, 1)))

@@ -13,12 +13,19 @@ from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
 from tfm.evaluate.loss import evaluate
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
-from tfm.objectives.scores import ENTITY_SCORES, entity_counts, entity_scores, is_bio
+from tfm.objectives.scores import (
+    ENTITY_SCORES,
+    entity_counts,
+    entity_scores,
+    entity_types,
+    is_bio,
+    with_lost_tags,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entities(Evaluator):
-    """Scores tags that mark entities (B-PER, I-PER, O); each type is a slice."""
+    """Scores tags that mark entities (B-PER, I-PER, O; IOBES and BILOU); each type is a slice."""
 
     computes = ENTITY_SCORES
 
@@ -30,8 +37,8 @@ class Entities(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         batches = eval_batches(context.objective, dataset, context.batch)
         sums = evaluate(context.eval_step, context.variables, batches)
-        tags_BT, predicted_BT = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
-        counts = counts_by_type(tags_BT, predicted_BT, dataset.label_names or ())
+        sides = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
+        counts = counts_by_type(*with_lost_tags(*sides, dataset), dataset.label_names or ())
         total = np.sum(list(counts.values()), 0) if counts else np.zeros(3)
         slices = {kind: entity_scores(*map(float, count)) for kind, count in counts.items()}
         return Result(entity_scores(*map(float, total)), slices)
@@ -48,9 +55,8 @@ def counts_by_type(
     begins_BT, end_BT, kind_BT = entity_counts(tags_BT, scored_BT, names)
     said_BT, said_end_BT, said_kind_BT = entity_counts(predicted_BT, scored_BT, names)
     right_BT = begins_BT & said_BT & (end_BT == said_end_BT) & (kind_BT == said_kind_BT)
-    kinds = sorted({name[2:] for name in names if name[:2] in ("B-", "I-")})
     sides = (begins_BT, kind_BT), (said_BT, said_kind_BT), (right_BT, kind_BT)
     return {
         kind: np.array([np.sum(starts & (kinds_BT == number)) for starts, kinds_BT in sides])
-        for number, kind in enumerate(kinds)
+        for number, kind in enumerate(entity_types(names))
     }

@@ -12,12 +12,13 @@ import jax
 import numpy as np
 from jax import Array
 
-from tfm.data.dataset import Dataset
+from tfm.data.dataset import Dataset, spaced_rows
 from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Result
 from tfm.objectives.base import Batch, Objective, Sums, check_declared
 from tfm.objectives.batches import eval_batches
 
 EXAMPLES = 500  # for floors, to learn from and to evaluate on
+TOKENS = 500_000  # the same: more examples, if they are short
 EvalStep = Callable[..., dict[str, Array]]
 
 
@@ -97,16 +98,19 @@ def floors(objective: Objective, train: Dataset, valid: Dataset) -> dict[str, fl
 def _most_frequent_answer(objective: Objective, train: Dataset, valid: Dataset) -> float:
     labels, position = _answers(objective, train)
     # Count each (position, label); after sorting, the last of each position is the most frequent.
-    pairs, counts = np.unique(np.stack([position, labels]), axis=1, return_counts=True)
-    order = np.lexsort((counts, pairs[0]))
-    guess = dict(zip(*pairs[:, order].tolist(), strict=True))
+    base = int(labels.max()) + 1
+    pairs, counts = np.unique(position * base + labels, return_counts=True)
+    pairs = pairs[np.lexsort((counts, pairs // base))]
+    guess = dict(zip((pairs // base).tolist(), (pairs % base).tolist(), strict=True))
     labels, position = _answers(objective, valid)
     return float(np.mean([guess.get(t) for t in position.tolist()] == labels))
 
 
 def _answers(objective: Objective, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the scored labels of the first examples, and their positions."""
-    dataset = dataclasses.replace(dataset, count=min(len(dataset), EXAMPLES))
+    """Returns the scored labels of some examples, and their positions."""
+    most = max(EXAMPLES, TOKENS // max(dataset.max_length, dataset.max_target))
+    row_N, read = spaced_rows(len(dataset), most), dataset.read
+    dataset = dataclasses.replace(dataset, count=len(row_N), read=lambda rows: read(row_N[rows]))
     labels, positions = [], []
     for batch in eval_batches(objective, dataset, 250):
         labels_BT = np.asarray(batch.labels).reshape(len(batch.labels), -1)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfm.data.dataset import Dataset
 from tfm.metric import HIGH, Metric
 
 MACRO_F1 = Metric("macro_f1", HIGH, most=1.0)
@@ -12,6 +13,8 @@ MATTHEWS = Metric("matthews", HIGH, -1.0, 1.0)
 F1 = Metric("f1", HIGH, most=1.0)  # of the second of two classes
 PEARSON = Metric("pearson", HIGH, -1.0, 1.0, headline=True)
 SPEARMAN = Metric("spearman", HIGH, -1.0, 1.0)
+BEGIN, END = ("B-", "S-", "U-"), ("E-", "S-", "L-", "U-")  # IOB, IOBES and BILOU
+ENTITY = ("I-", *BEGIN, *END)
 ENTITY_SCORES = (
     Metric("entity_precision", HIGH, most=1.0),
     Metric("entity_recall", HIGH, most=1.0),
@@ -56,14 +59,20 @@ def is_bio(names: Sequence[str] | None) -> bool:
     return names is not None and any(name.startswith(("B-", "I-")) for name in names)
 
 
+def entity_types(names: Sequence[str]) -> list[str]:
+    """Returns the types of entities that tags mark, sorted."""
+    return sorted({name[2:] for name in names if name.startswith(ENTITY)})
+
+
 def entity_counts(
     tags_BT: np.ndarray, scored_BT: np.ndarray, names: Sequence[str]
 ) -> tuple[np.ndarray, ...]:
     """Finds entities as conlleval does: where each begins, its end at its beginning, and its type
-    (BT). An I-X after anything but B-X or I-X begins one.  Tjong Kim Sang & De Meulder 2003."""
-    kinds = sorted({name[2:] for name in names if name[:2] in ("B-", "I-")})
-    kind_of = np.array([kinds.index(n[2:]) if n[:2] in ("B-", "I-") else -1 for n in names])
-    first_of = np.array([name.startswith("B-") for name in names])
+    (BT). An I-X after anything but B-X or I-X begins one.  Tjong Kim Sang & De Meulder 2003. E-X or
+    L-X ends one and S-X or U-X is one, as in seqeval.  Ratinov & Roth 2009."""
+    kinds = entity_types(names)
+    kind_of = np.array([kinds.index(n[2:]) if n.startswith(ENTITY) else -1 for n in names])
+    first_of, last_of = (np.array([n.startswith(x) for n in names]) for x in (BEGIN, END))
     # What is scored comes first, in order.
     order_BT = np.argsort(~scored_BT, 1, kind="stable")
     tags_BT = np.take_along_axis(tags_BT, order_BT, 1)
@@ -71,7 +80,9 @@ def entity_counts(
     tag_BT = np.clip(tags_BT, 0, len(names) - 1).astype(np.int64)  # a head may be larger
     kind_BT = np.where(real_BT & (tags_BT < len(names)), kind_of[tag_BT], -1)
     before_BT = np.pad(kind_BT[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
-    begins_BT = (kind_BT >= 0) & (first_of[tag_BT] | (kind_BT != before_BT))
+    last_BT = (kind_BT >= 0) & last_of[tag_BT]
+    over_BT = np.pad(last_BT[:, :-1], ((0, 0), (1, 0)))
+    begins_BT = (kind_BT >= 0) & (first_of[tag_BT] | over_BT | (kind_BT != before_BT))
     after_BT = np.pad(kind_BT[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
     begins_after_BT = np.pad(begins_BT[:, 1:], ((0, 0), (0, 1)))
     ends_BT = (kind_BT >= 0) & (begins_after_BT | (after_BT != kind_BT))
@@ -79,6 +90,23 @@ def entity_counts(
     place_BT = np.where(ends_BT, np.arange(length), length)
     end_BT = np.minimum.accumulate(place_BT[:, ::-1], 1)[:, ::-1]
     return begins_BT, end_BT, kind_BT
+
+
+def with_lost_tags(
+    tags_BT: np.ndarray,
+    predicted_BT: np.ndarray,
+    dataset: Dataset,
+    rows: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Adds the tags of words that the model was not shown, for which it predicts nothing; -1 is not
+    scored. Without `rows`, the rows are the first of the data set, in order."""
+    if dataset.lost_tags is None:
+        return tags_BT, predicted_BT
+    lost = dataset.lost_tags(np.arange(len(tags_BT)) if rows is None else rows)
+    lost_BN = lost.padded(length := int(lost.lengths.max()))
+    lost_BN = np.where(lost.valid(length), lost_BN, -1)
+    nothing_BN = np.full(lost_BN.shape, len(dataset.label_names or ()))
+    return np.hstack([tags_BT, lost_BN]), np.hstack([predicted_BT, nothing_BN])
 
 
 def entity_matches(

@@ -22,7 +22,13 @@ from tfm.objectives.base import (
     text_given,
     without_positions,
 )
-from tfm.objectives.scores import ENTITY_SCORES, entity_matches, entity_scores, is_bio
+from tfm.objectives.scores import (
+    ENTITY_SCORES,
+    entity_matches,
+    entity_scores,
+    is_bio,
+    with_lost_tags,
+)
 from tfm.ops.fast import argmax_last
 
 
@@ -30,7 +36,8 @@ class Tag(Objective):
     """Predicts a tag or, of a pair, the target token at the same position. Of a word in pieces the
     first is scored, if the data say so. Tags are never an input.
 
-    Tags that mark entities (B-PER, I-PER, O) are also scored as entities.
+    Tags that mark entities (B-PER, I-PER, O) are also scored as entities; those that are cut off by
+    `data.max_length` are missed.
     """
 
     families = ("encoder", "recurrent")
@@ -66,9 +73,9 @@ class Tag(Objective):
         kept = without_positions(sums)
         if not is_bio(dataset.label_names):
             return kept
-        names, tags_BT = dataset.label_names or (), sums["tags_BT"].astype(np.int64)
-        said_BT = sums["predicted_BT"].astype(np.int64)
-        return kept | entity_matches(tags_BT, said_BT, tags_BT >= 0, names)
+        sides = (sums[name].astype(np.int64) for name in ("tags_BT", "predicted_BT"))
+        tags_BT, said_BT = with_lost_tags(*sides, dataset)
+        return kept | entity_matches(tags_BT, said_BT, tags_BT >= 0, dataset.label_names or ())
 
     def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:
         entities = dataset is None or is_bio(dataset.label_names)

@@ -70,7 +70,7 @@ def evaluate(
     evaluators: Mapping[str, Evaluator] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns the objective's metrics with intervals and, by name, the results of `evaluators`;
-    also messages about damaged checkpoints.
+    also messages about damaged checkpoints and truncated rows.
 
     An imported model needs `dataset`. `split` replaces that of the evaluators.
     """
@@ -115,6 +115,7 @@ def evaluate(
     step = jax.jit(functools.partial(eval_step, loaded.model, entry, chunk=chunk))
     context = context_of(loaded, entry, step, opened, data)
     where = {"step": loaded.step, "split": split, "dataset": str(data.dataset)}
+    where |= {"notes": list(valid.notes)} if valid.notes else {}
     tree = {**where, **Loss().evaluate(context, valid).tree}
     if loaded.spec.word_vectors:
         evaluators = {"words": WordVectors(), **(evaluators or {})}
@@ -124,4 +125,4 @@ def evaluate(
         if reason is not None:
             raise UserError(f"{key} {reason}")
         tree[key] = evaluator.evaluate(context, evaluator.limited(valid)).tree
-    return tree, loaded.messages
+    return tree, [*loaded.messages, *valid.notes]

@@ -233,7 +233,7 @@ def next_probabilities(
 ) -> np.ndarray:
     """Returns the probability that each token is drawn (V)."""
     spec = to_spec(DecodeSpec, {**filters, "temperature": temperature})
-    p_BV = probabilities(jnp.asarray(logits_V)[None], Filters.of(spec), spec.top_k)
+    p_BV = probabilities(jnp.asarray(logits_V)[None], Filters.of(spec, len(logits_V)))
     return np.asarray(jax.device_get(p_BV))[0]
 
 
