@@ -19,6 +19,7 @@ from tfm.data.tokenizers.tokenizer import WRAPPED, Around, Tokenizer, tokenizer_
 
 MASK = "[MASK]"  # how people write a token, or a span, that is to be filled in
 MASKS = (MASK, "<mask>")
+PARTIAL = "\ufffd"  # decoded from a part of a character
 Ids = Sequence[int] | np.ndarray
 
 
@@ -206,7 +207,8 @@ class Reader:
         return [self.name(int(id_)) for id_ in ids]
 
     def name(self, id_: int) -> str:
-        """Returns one id as a person would write it; special ones stand in angle brackets."""
+        """Returns one id as a person would write it; special ones, and those for a part of a
+        character, stand in angle brackets."""
         if id_ >= self.vocab:
             place = id_ - self.vocab
             return self.added[place] if place < len(self.added) else f"<{id_}>"
@@ -215,12 +217,15 @@ class Reader:
             if id_ >= tokenizer.vocab:
                 return f"<task {id_ - tokenizer.vocab}>"
             (name,) = tokenizer.tokens([id_])
+            if PARTIAL in name:
+                return f"<{id_}>"
             spaced = (tokenizer.rules.id_to_token(id_) or "").startswith("▁")
             return f" {name}" if spaced and not name.startswith(" ") else name
-        for name, special in ({} if self.special is None else self.special._asdict()).items():
-            if id_ == special:
-                return f"<{name}>"
-        return self.decode([id_]) or f"<{id_}>"
+        if self.numbers or not (piece := self.decode([id_])):
+            special = {} if self.special is None else self.special._asdict()
+            names = [f"<{name}>" for name, other in special.items() if other == id_]
+            return names[0] if names else str(id_) if self.numbers else f"<{id_}>"
+        return f"<0x{id_:02X}>" if self.kind == "bytes" and piece == PARTIAL else piece
 
     def to_tree(self) -> dict[str, Any]:
         """Returns the reader as JSON holds it, without the vocabulary, which stands beside it."""

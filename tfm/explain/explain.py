@@ -91,8 +91,7 @@ def explain(
         loss = heads.loss_of(captured.logits, read.labels)
         worth = heads.silenced(loaded, read, captured.sites) if captured.sites else {}
     looks = [_look(loaded, read, captured, site, worth.get(site.name)) for site in captured.sites]
-    if isinstance(spec, TransformerSpec) and not looks:
-        notes.append(f"The mixer {str(spec.mixer)!r} has no weights between tokens to look at.")
+    notes += _mixer_notes(spec, captured)
     return Explanation(
         name=loaded.folder.name or str(loaded.folder),
         text=" → ".join(filter(None, [text, second, target])),
@@ -104,12 +103,27 @@ def explain(
         },
         forward=captured,
         looks=looks,
-        walks=walks(spec, captured, _embedded(loaded, read)),
+        walks=walks(loaded, captured, _embedded(loaded, read)),
         pictures=_positions(captured, looks),
         next=_next(loaded, read, captured),
         loss=loss,
         loss_of=read.loss_of,
     )
+
+
+def _mixer_notes(spec: Any, captured: Forward) -> list[str]:
+    if not isinstance(spec, TransformerSpec):
+        return []
+    mixer = f"The mixer {str(spec.mixer)!r}"
+    if all(site.name == "cross" for site in captured.sites):
+        return [f"{mixer} has no weights between tokens to look at."]
+    if all(site.builtin for site in captured.sites):
+        return []
+    return [
+        f"{mixer} is not one of the library's, so the page does not know how it joins its heads: "
+        "its weights are shown as it captures them, without the size of their values and without "
+        "the loss when a head is silenced."
+    ]
 
 
 def _look(
@@ -210,7 +224,7 @@ def _facts(loaded: LoadedRun, captured: Forward) -> dict[str, str]:
         if getattr(spec, name, None):
             facts[name] = str(getattr(spec, name))
     attention = getattr(spec, "attention", None)
-    if attention is not None and captured.sites:
+    if attention is not None and any(site.spec is not None for site in captured.sites):
         values = attention.heads, attention.score, attention.normalizer
         facts |= zip(("heads", "score", "normaliser"), map(str, values), strict=True)
     if hasattr(spec, "position"):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,16 +19,18 @@ from tfm.run.load import LoadedRun
 
 Arrays = dict[str, np.ndarray]
 PARTS = (  # arrays that a site may have
-    "q_NTHK", "k_NSGK", "v_NSGE", "heads_NTHE",
-    "score_NHTS", "bias_NHTS", "logits_NHTS", "visible_NHTS", "weights_NHTS",
+    "weights_NHTS", "q_NTHK", "k_NSGK", "v_NSGE", "heads_NTHE",
+    "score_NHTS", "bias_NHTS", "logits_NHTS", "visible_NHTS",
 )  # fmt: skip
+WEIGHING = ("attention", "linear_attention", "token_mlp")  # built-in mixers with weights
 
 
 @dataclasses.dataclass
 class Site:
     """A place where tokens look at tokens, in each of some layers.
 
-    `arrays` has weights_NHTS and, for attention, the other `PARTS`.
+    `arrays` has weights_NHTS and, for attention, the other `PARTS`. The computation between the
+    weights and the output of a mixer from a user's file is unknown, so only its weights are shown.
     """
 
     name: str  # "encoder", "decoder", "cross"
@@ -40,6 +42,7 @@ class Site:
     stack: str  # the parameters of its layers; "" if it is beside an RNN
     branch: str  # its parameters within a layer
     spec: AttentionSpec | None
+    builtin: bool = True
 
     @property
     def heads(self) -> int:
@@ -78,15 +81,18 @@ def forward(loaded: LoadedRun, passage: Passage, layers: list[int] | None = None
     if isinstance(spec, SeqToSeqSpec):
         sites = _alignment(spec, kept["decoder"])
     elif isinstance(spec, TransformerSpec):
-        sites = _sites(spec, kept, layers)
+        sites = _sites(spec, kept, passage, layers)
     return Forward(_logits(out, loaded.objective.output), kept, sites)
 
 
 def _kept(arrays: Mapping[str, Any], side: str, layers: list[int] | None) -> Arrays:
-    """Returns the arrays of the one example as float32, of the chosen layers."""
+    """Returns the arrays of the one example as float32, of the chosen layers. Leaves out those of a
+    mixer that do not have the axes in their names."""
     kept = {}
     for name, array in arrays.items():
         stem, _, axes = name.rpartition("_")
+        if np.ndim(array) != len(axes):
+            continue
         real = jnp.issubdtype(array.dtype, jnp.floating)
         x = np.asarray(array.astype(jnp.float32) if real else array)
         if axes.startswith("N"):
@@ -106,31 +112,36 @@ def _logits(out: Any, output: str | None) -> np.ndarray:
     return x if x.ndim == 2 else x[None]
 
 
-def _sites(spec: Any, sides: dict[str, Arrays], layers: list[int] | None) -> list[Site]:
+def _sites(
+    spec: Any, sides: dict[str, Arrays], passage: Passage, layers: list[int] | None
+) -> list[Site]:
     mixer = spec.mixer.names[0]
-    attends = getattr(spec.used_mixer, "needs_attention", False)
-    attention = spec.attention if attends else None
+    builtin = mixer in WEIGHING
+    attention = spec.attention if mixer == "attention" else None
     cross = getattr(spec, "cross", None) or spec.attention
     sites = []
     for side, arrays in sides.items():
-        rows, title = "tokens", "self-attention" if attends else mixer.replace("_", " ")
+        rows, title = "tokens", "self-attention" if attention else mixer.replace("_", " ")
         if spec.has_source:
             rows = {"encoder": "source", "decoder": "target"}[side]
             title = f"{side}: {title}"
-        for name, site_title, cols, prefix, branch, site_spec in (
-            (side, title[0].upper() + title[1:], rows, "", mixer, attention),
-            ("cross", "Cross-attention, target → source", "source", "cross_", "cross", cross),
+        for name, site_title, cols, prefix, branch, site_spec, known in (
+            (side, title[0].upper() + title[1:], rows, "", mixer, attention, builtin),
+            ("cross", "Cross-attention, target → source", "source", "cross_", "cross", cross, True),
         ):
-            part = _part(arrays, prefix)
-            if "weights_NHTS" in part:
-                shown = layers or list(range(len(part["weights_NHTS"])))
+            part = _part(arrays, prefix, PARTS if known else PARTS[:1])
+            weights_NHTS = part.get("weights_NHTS")
+            if weights_NHTS is None or not np.all(np.isfinite(weights_NHTS)):
+                continue
+            if [*weights_NHTS.shape[2:]] == [len(passage.sequences[x]) for x in (rows, cols)]:
+                shown = layers or list(range(len(weights_NHTS)))
                 kind = name, site_title, rows, cols
-                sites.append(Site(*kind, shown, part, side, branch, site_spec))
+                sites.append(Site(*kind, shown, part, side, branch, site_spec, known))
     return sites
 
 
-def _part(arrays: Arrays, prefix: str) -> Arrays:
-    return {name: arrays[prefix + name] for name in PARTS if prefix + name in arrays}
+def _part(arrays: Arrays, prefix: str, names: Sequence[str] = PARTS) -> Arrays:
+    return {name: arrays[prefix + name] for name in names if prefix + name in arrays}
 
 
 def _alignment(spec: SeqToSeqSpec, decoder: Arrays) -> list[Site]:

@@ -139,7 +139,8 @@ def silenced(loaded: LoadedRun, passage: Passage, sites: list[Site]) -> dict[str
         for site in sites:
             if site.name in keep:
                 params = _without(params, site, keep[site.name])
-        return _loss(loaded.model.apply({**variables, "params": params}, **inputs), labels_T)
+        out = loaded.model.apply({**variables, "params": params}, **inputs)
+        return _loss(out[loaded.objective.output] if isinstance(out, dict) else out, labels_T)
 
     def measured(keep: dict[str, np.ndarray]) -> float:
         return float(loss(loaded.variables, passage.inputs, passage.labels, keep))
@@ -161,8 +162,6 @@ def loss_of(logits: np.ndarray, labels_T: np.ndarray) -> float:
 
 
 def _loss(out: Any, labels_T: Any) -> Any:
-    if isinstance(out, dict):
-        out = out.get("masked_lm", next(iter(out.values())))
     logits = out[0] if out.ndim == 3 else out
     log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
     picked_T = jnp.take_along_axis(log_p, jnp.maximum(labels_T, 0)[:, None], 1)[:, 0]
@@ -171,6 +170,8 @@ def _loss(out: Any, labels_T: Any) -> Any:
 
 def _rows(params: Any, site: Site) -> list[tuple[str, str, int]]:
     """Returns the arrays with rows for each head: part, name and axis of heads."""
+    if not site.builtin:
+        return []
     weights = site_params(params, site, site.layers[0])
     if "out" in weights:
         return [("out", "kernel", 0)]

@@ -169,20 +169,21 @@ def _stage(stage: Stage, blobs: Blobs) -> dict[str, Any]:
 
 
 def _picture(picture: Picture, blobs: Blobs) -> dict[str, Any]:
-    """Packs the matrices of a site by layer and head."""
-    x = np.atleast_2d(picture.data)
+    """Packs the matrices of a site by layer and head. Columns with names are never averaged."""
+    x, sizes = np.atleast_2d(picture.data), list(np.shape(picture.data))
+    most = FEATURES if picture.names is None else x.size
 
     def packed(part: np.ndarray, depth: int) -> Any:
         if depth:
             return [packed(inner, depth - 1) for inner in part]
-        return blobs.add(narrower(part, FEATURES)[0])
+        return blobs.add(narrower(part, most)[0])
 
     lead = sum(axis in "NH" for axis in picture.axes[:-2])
     return {
         **vars(picture),
-        "sizes": list(np.shape(picture.data)),
+        "sizes": [*sizes[:-1], picture.total or sizes[-1]],
         "lead": lead,
-        "group": narrower(x.reshape(-1, *x.shape[-2:])[0], FEATURES)[1],
+        "group": narrower(x.reshape(-1, *x.shape[-2:])[0], most)[1],
         "data": packed(x, lead),
     }
 

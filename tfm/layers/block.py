@@ -245,7 +245,7 @@ class Block(nn.Module):
 
             def transform(x_BTD: Array) -> Array:
                 y_BTD, own_losses = feedforward(x_BTD, context.dropouts)
-                if "details" in context.capture and hasattr(feedforward, "hidden"):
+                if "details" in context.capture and isinstance(feedforward, FeedForward):
                     intermediates["hidden_BTF"] = feedforward.hidden(x_BTD)
                 losses.update({f"feedforward_{key}": x for key, x in own_losses.items()})
                 return y_BTD
@@ -287,7 +287,8 @@ class Block(nn.Module):
         intermediates: dict[str, Array],
     ) -> Array:
         """Adds each branch to the residual path. With "details", captures the input (`in`) and
-        output (`out`) of each branch, and the path after it (`sum`)."""
+        output (`out`) of each branch, the path after it (`sum`), and the results of norms that
+        follow the output (`out_norm`) or the sum (`norm`)."""
         spec, placement = self.spec, self.spec.norm.placement
         details = "details" in context.capture
 
@@ -308,12 +309,13 @@ class Block(nn.Module):
         for name, branch in branches.items():
             prefix = f"{name}_" if name else ""
             y_BTD = branch(x_BTD if placement == "post" else norm(f"{prefix}norm", x_BTD))
+            stages: dict[str, Array] = {}
             if placement == "sandwich":
-                y_BTD = norm(f"{prefix}out_norm", y_BTD)
+                stages["out_norm"] = y_BTD = norm(f"{prefix}out_norm", y_BTD)
             y_BTD = drop(y_BTD, context.dropouts, "residual", name or "all")
-            x_BTD = x_BTD + y_BTD if spec.residual else y_BTD
+            stages["sum"] = x_BTD = x_BTD + y_BTD if spec.residual else y_BTD
             if placement == "post":
-                x_BTD = norm(f"{prefix}norm", x_BTD)
+                stages["norm"] = x_BTD = norm(f"{prefix}norm", x_BTD)
             if details:
-                intermediates[f"{name or 'all'}_sum_BTD"] = x_BTD
+                intermediates.update({f"{name or 'all'}_{k}_BTD": x for k, x in stages.items()})
         return x_BTD

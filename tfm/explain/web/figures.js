@@ -121,24 +121,27 @@ function lines({ matrix, mask, scale, width, rowNames, colNames, factor, marks }
   };
 }
 
-// A matrix of the walk: rows are tokens (or nothing), columns features.
-function matrixFigure({ matrix, scale, width, names, mark, pinned, unit }) {
+// A matrix of the walk: rows are tokens (or nothing), columns features, or what `columns` names.
+function matrixFigure({ matrix, scale, width, names, mark, pinned, columns }) {
   const labelled = names && names.length === matrix.rows;
   const left = labelled && matrix.rows <= 40 ? Math.min(110, Math.max(...names.map((name) => shortened(name).length)) * 6.6 + 10) : 4;
-  const cell = Math.max(0.5, Math.min(unit ?? 16, (width - left - 4) / matrix.cols));
+  const cell = Math.max(0.5, Math.min(16, (width - left - 4) / matrix.cols));
+  const texts = columns && cell >= LABELLED ? columns.map((name) => shortened(visible(name))) : [];
+  const top = texts.length ? Math.max(...texts.map((text) => text.length)) * 6.6 + 10 : 2;
   const height = Math.max(1, Math.min(matrix.rows === 1 ? 26 : 15, 460 / matrix.rows));
   return {
-    box: { left, top: 2, cell, height, rows: matrix.rows, cols: matrix.cols },
+    box: { left, top, cell, height, rows: matrix.rows, cols: matrix.cols },
     width: left + cell * matrix.cols + 4,
-    height: height * matrix.rows + 4,
+    height: top + height * matrix.rows + 2,
     draw(pen) {
       if (left > 4) {
-        names.forEach((name, t) => pen.text(left - 5, 2 + (t + 0.5) * height, shortened(name), { size: Math.min(11, height), anchor: "end", fill: variable(t === mark ? "--ink" : "--soft"), weight: t === mark ? 700 : 400 }));
+        names.forEach((name, t) => pen.text(left - 5, top + (t + 0.5) * height, shortened(name), { size: Math.min(11, height), anchor: "end", fill: variable(t === mark ? "--ink" : "--soft"), weight: t === mark ? 700 : 400 }));
       }
-      pen.image(pixelsOf(matrix, null, scale), left, 2, cell * matrix.cols, height * matrix.rows);
-      pen.frame(left, 2, cell * matrix.cols, height * matrix.rows, variable("--line"), 1);
-      if (labelled && mark !== null) pen.frame(left, 2 + mark * height, cell * matrix.cols, Math.max(height, 2), variable("--accent"));
-      if (labelled && pinned !== null) pen.frame(left, 2 + pinned * height, cell * matrix.cols, Math.max(height, 2), variable("--pin"));
+      texts.forEach((text, i) => pen.text(left + (i + 0.5) * cell, top - 5, text, { size: 11, turn: -90, fill: variable("--soft") }));
+      pen.image(pixelsOf(matrix, null, scale), left, top, cell * matrix.cols, height * matrix.rows);
+      pen.frame(left, top, cell * matrix.cols, height * matrix.rows, variable("--line"), 1);
+      if (labelled && mark !== null) pen.frame(left, top + mark * height, cell * matrix.cols, Math.max(height, 2), variable("--accent"));
+      if (labelled && pinned !== null) pen.frame(left, top + pinned * height, cell * matrix.cols, Math.max(height, 2), variable("--pin"));
     },
   };
 }

@@ -86,7 +86,7 @@ function walkView(root) {
 
   function pictureHolder(card, picture) {
     const canvas = make("canvas", { role: "img", "aria-label": picture.label }), values = make("div", { class: "values" });
-    const note = picture.group > 1 ? ` (each cell: the mean of ${picture.group} features)` : "";
+    const note = picture.group > 1 ? ` (each cell: the mean of ${picture.group} features)` : picture.total ? ` (${picture.names.length} columns of ${picture.total})` : "";
     const holder = { picture, canvas, values, figure: null, legend: make("div") };
     card.body.append(make("div", { class: "picture" }, make("b", { class: "math" }, picture.label), make("span", { class: "soft" }, note), canvas, holder.legend, values));
     canvas.addEventListener("pointermove", (event) => {
@@ -96,7 +96,8 @@ function walkView(root) {
       const inside = row >= 0 && col >= 0 && row < f.box.rows && col < f.box.cols;
       if (picture.rows === rowsOf(RUNS[state.run], walkNow())) setHover(inside ? row : null, null);
       const name = picture.rows && inside ? `${visible(RUNS[state.run].sequences[picture.rows][row][0])}, ` : "";
-      tip(event, inside && `${picture.label}: ${name}feature ${col * picture.group}: ${show(at(holder.matrix, row, col), holder.matrix)}`);
+      const column = picture.names ? visible(picture.names[col] ?? "") : `feature ${col * picture.group}`;
+      tip(event, inside && `${picture.label}: ${name}${column}: ${show(at(holder.matrix, row, col), holder.matrix)}`);
     });
     canvas.addEventListener("pointerleave", (event) => { setHover(null, null); tip(event, ""); });
     canvas.addEventListener("click", () => { if (picture.rows === rowsOf(RUNS[state.run], walkNow()) && hover.row !== null) set({ row: state.row === hover.row ? null : hover.row }); });
@@ -142,7 +143,7 @@ function walkView(root) {
       if (holder.picture) {
         const [rows, cols] = chosen(holder.picture).shape, sequence = run.sequences[holder.picture.rows];
         const names = sequence && sequence.length === rows ? sequence.map(([text]) => visible(text)) : null;
-        figure = matrixFigure({ matrix: { rows, cols }, width, names });
+        figure = matrixFigure({ matrix: { rows, cols }, width, names, columns: holder.picture.names });
       } else {
         const own = run.sites[siteOf(holder.site)], texts = (sequence) => run.sequences[sequence].map(([text]) => visible(text));
         const [rows, cols] = own.maps.weights[0][0].shape;
@@ -160,7 +161,7 @@ function walkView(root) {
       holder.matrix = matrix;
       holder.scale = scaleOf(matrix.low, matrix.high, matrix.low < 0);
       const named = sequence && sequence.length === matrix.rows, own = named && holder.picture.rows === rowsOf(RUNS[state.run], walkNow());
-      return matrixFigure({ matrix, scale: holder.scale, width, names: named ? sequence.map(([text]) => visible(text)) : null, mark: own ? hover.row : null, pinned: own ? state.row : null });
+      return matrixFigure({ matrix, scale: holder.scale, width, columns: holder.picture.names, names: named ? sequence.map(([text]) => visible(text)) : null, mark: own ? hover.row : null, pinned: own ? state.row : null });
     }
     const own = RUNS[state.run].sites[siteOf(holder.site)];
     const shown = await mapOf(own, own.maps[holder.map] || holder.map === "mask" ? holder.map : "logits", Math.min(state.layer, own.layers.length - 1), Math.min(state.head, own.heads - 1));
