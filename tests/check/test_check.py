@@ -13,6 +13,7 @@ from tfm.cli import main as cli
 from tfm.config import files as config
 from tfm.config.names import UserError, read
 from tfm.config.spec import Named
+from tfm.models.spec import model_spec
 from tfm.run import library_code
 from tfm.run import spec as runs
 from tfm.run.library_code import reached
@@ -176,6 +177,18 @@ VARIANTS = [
     ("MIXERS", "token_mlp(hidden=6)"),
     ("MIXERS", "recurrent(cell='lstm')"),
 ]
+ATTENTION = {"width": 8, "layers": 1, "max_length": 16, "attention": {"heads": 2}}
+ATTENTION |= {"feedforward": {"width": 8}}
+FAMILIES = {
+    "encoder": {**ATTENTION, "outputs": ("masked_lm",)},
+    "decoder": ATTENTION,
+    "encoder_decoder": ATTENTION,
+    "recurrent": {"width": 8, "hidden": 8},
+    "seq2seq": {"width": 8, "hidden": 8},
+    "word2vec": {"width": 8},
+    "bag": {"width": 8},
+    "convolution": {"width": 8, "channels": (8,)},
+}
 NEED_ARRAYS = ("padding", "segments", "given", "concatenate")  # or a width
 BUILT_IN = [
     (table, OPTIONS.get(name, name))
@@ -187,8 +200,10 @@ BUILT_IN = [
 
 @pytest.mark.parametrize(("table", "text"), BUILT_IN + VARIANTS)
 def test_built_in_entries_pass(table, text):
-    made = table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS")
+    made = table in entries.CALLED
     entry = read(text, config.TABLES[table], table) if made else config.TABLES[table][text]
+    if table == "FAMILIES":
+        entry = model_spec({"model": {"family": text, **FAMILIES[text]}})
     failed = [
         result for result in entries.results(table, Named.of(text, entry)) if not result.passed
     ]

@@ -12,6 +12,7 @@ import pytest
 
 import tfm
 from tfm.cli import main as cli
+from tfm.config import files as config
 
 STUDY = '''
 """Does a mean over the past help to repeat the token before?"""
@@ -234,3 +235,45 @@ def test_a_file_brings_every_part_of_a_run(family, tmp_path, own_tables):
         steps = np.array([-0.375, -0.25, -0.125, 0.0, 0.125, 0.25, 0.375])
         assert np.abs(np.asarray(moved)[..., None] - steps).min(-1).max() < 1e-6
         assert np.abs(moved).max() > 0.3
+
+
+def test_a_mistake_in_an_evaluator_costs_no_training(tmp_path, own_tables, capsys):
+    """It is found before the first step, the corrected file trains in the same folder, and an edit
+    after that is named."""
+    file, folder = tmp_path / "parts.py", tmp_path / "run"
+    argv = ["train", f"--config={file}", f"--workdir={folder}", "--quiet"]
+    file.write_text(PARTS.replace("jnp.mean(flat", "jnp.maen(flat"))
+    assert cli.main(argv) == 2
+    error = capsys.readouterr().err
+    line = PARTS[: PARTS.index("jnp.mean(flat")].count("\n") + 1
+    assert "evaluate.during: 'size' cannot be run: AttributeError: " in error
+    assert f"'maen' ({file}, line {line})" in error
+    assert error.count("\n") == 1
+    assert not (folder / "config.json").exists()
+
+    file.write_text(PARTS)
+    assert cli.main(argv) == 0
+    file.write_text(PARTS.replace("jnp.mean(flat**2)", "jnp.mean(flat**4)"))
+    assert cli.main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"{folder} holds another run: EVALUATORS.size of {file} was edited since" in error
+    assert f"another --workdir; train.init_from={folder} starts from its weights" in error
+
+
+def test_eval_uses_evaluators_of_the_run(tmp_path, own_tables, capsys):
+    """Only the copy of the user's file has them. Their metrics must be declared, as in a run."""
+    file, folder = tmp_path / "parts.py", tmp_path / "run"
+    more = '"rms": value, **({"more": 1.0} if self.factor > 2 else {})}'
+    file.write_text(PARTS.replace('"rms": value}', more))
+    assert cli.main(["train", f"--config={file}", f"--workdir={folder}", "--quiet"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    file.unlink()
+    for table, name in config._added_by:  # as in another process
+        del config.TABLES[table][name]
+    config._added_by.clear()
+    evaluate = ["eval", str(folder), "--trust"]
+    assert cli.main([*evaluate, "--evaluate=size(factor=2.0)"]) == 0
+    rms = json.loads(capsys.readouterr().out)["size(factor=2.0)"]["rms"]
+    assert rms == pytest.approx(2 * summary["evaluations"][0]["metrics"]["rms"])
+    assert cli.main([*evaluate, "--evaluate=size(factor=3.0)"]) == 2
+    assert "size(factor=3.0) computes 'more' and does not declare it" in capsys.readouterr().err

@@ -9,7 +9,9 @@ import pytest
 from jax import numpy as jnp
 
 from tfm.config.names import UserError
-from tfm.models.spec import FAMILIES, RecurrentSpec, model_spec
+from tfm.layers.recurrent import Cell
+from tfm.models.spec import FAMILIES, Family, RecurrentSpec, model_spec
+from tfm.run import spec as runs
 
 SMALL = {
     "vocab": 13,
@@ -160,3 +162,33 @@ def test_capabilities_follow_the_settings():
     both = model_spec({"model": {**encoder, "outputs": ("masked_lm", "tag")}})
     assert (both.fills, both.classifies, both.attends) == (True, True, True)
     assert not model_spec({"model": {**encoder, "outputs": ("tag",)}}).fills
+
+
+def test_the_biases_of_a_cell_are_those_of_its_weights():
+    with pytest.raises(UserError, match=r"unknown Cell: biases=.*weight 'zi'; did you mean"):
+        Cell(lambda x, h, carry: carry, ("z", "n"), ("zi", "ni"))
+    assert Cell(lambda x, h, carry: carry, ("z", "n"), ("iz", "hn")).biases == ("iz", "hn")
+
+
+def test_messages_name_the_family_of_the_config(monkeypatch):
+    """And the one whose objectives it can be trained with."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Mine(RecurrentSpec):
+        family: str = "mine"
+        like = "recurrent"
+
+    monkeypatch.setitem(FAMILIES, "mine", Family(Mine, FAMILIES["bag"].module))
+    tree = {
+        "objective": "masked_lm",
+        "model": {"family": "mine", "width": 4, "hidden": 4},
+        "data": {"dataset": "copy(length=3, vocab=8)"},
+        "train": {"steps": 1},
+    }
+    with pytest.raises(UserError, match=r"model.family='mine' \(like 'recurrent'\) is for: next"):
+        runs.read(tree)
+    chunk = {**tree, "objective": "next_token", "train": {"steps": 1, "loss_chunk": 2}}
+    with pytest.raises(UserError, match=r"with model.family='mine' \(like 'recurrent'\) cannot be"):
+        runs.read(chunk)
+    with pytest.raises(UserError, match=r"'mine' declares decodes=True, but Bag has no init_cache"):
+        dataclasses.replace(runs.read({**tree, "objective": "next_token"}).model, vocab=8).build()

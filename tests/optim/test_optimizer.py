@@ -10,7 +10,7 @@ import pytest
 from jax import numpy as jnp
 
 from tfm.config.names import UserError, read
-from tfm.config.spec import to_spec
+from tfm.config.spec import differences, to_spec
 from tfm.layers.attention import AttentionSpec
 from tfm.layers.block import FeedForwardSpec
 from tfm.layers.stack import scanned, unrolled
@@ -248,3 +248,32 @@ def test_factors_that_cannot_be(params):
     spec = OptimizerSpec(factor_paths=("embed/.*", "x"), factors=(1.0, 1.0))
     with pytest.raises(UserError, match="'x' is the path of no trained parameter"):
         optimizer.check_params(spec, params)
+
+
+def test_an_optimizer_has_options(monkeypatch, params):
+    def mine(spec: OptimizerSpec, power: float = 2.0, centered: bool = False):
+        return optax.scale_by_rms(spec.b2, initial_scale=power)
+
+    monkeypatch.setitem(OPTIMIZERS, "mine", mine)
+    for text, power in (("mine(power=3.0)", 3.0), ("mine", 2.0)):
+        spec = OptimizerSpec(name=text, clip=None, learning_rate=0.1)
+        recipe = optax.chain(optax.scale_by_rms(0.999, initial_scale=power), optax.scale(-0.1))
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        jax.tree.map(close, run(spec, params), theirs(recipe, params))
+    same = OptimizerSpec(name="mine(centered=False, power=3.0)")
+    assert differences(same) == {"name": "mine(power=3.0)"}
+    with pytest.raises(UserError, match="name 'mine' has no option 'powr'; did you mean 'power'"):
+        OptimizerSpec(name="mine(powr=3.0)")
+    with pytest.raises(UserError, match="name 'adamw' has no option 'b3'; it takes none"):
+        OptimizerSpec(name="adamw(b3=0.5)")
+
+
+def test_muon_turns_a_kernel_outside_of_layers():
+    spec = OptimizerSpec(name="muon", clip=None)
+    params = random({"kernel": np.zeros((6, 4))}, 0)
+    one, norm = {"learning_rate": jnp.float32(1)}, optax.tree.norm(params)
+    state = optimizer.init(spec, params)
+    new, _ = optimizer.update(spec, one, params, norm, state, params, jnp.int32(0), STEPS)
+    move = np.asarray(params["kernel"] - new["kernel"]) / (0.2 * math.sqrt(6))
+    values = np.linalg.svd(move, compute_uv=False)
+    assert 0.5 < values.min() <= values.max() < 1.3

@@ -5,31 +5,38 @@ of the sequence; a mixer that sees later tokens would win every comparison. A lo
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
+import inspect
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
-from tfm.check import attention, layers
+from tfm.check import attention, layers, parts
 from tfm.check.attention import Attention
 from tfm.check.layers import Layer, block
-from tfm.check.results import TOLERANCE, Result
+from tfm.check.results import TOLERANCE, Result, holds
 from tfm.config.files import run_file, user_code, user_entries
 from tfm.config.names import UserError, read
 from tfm.config.registries import TABLES
 from tfm.config.spec import Named, Spec, named
+from tfm.evaluate.evaluator import evaluation
 from tfm.layers.block import FeedForwardSpec
 from tfm.layers.context import Mixer
 from tfm.layers.embed import PositionSpec
 from tfm.layers.norm import NormSpec
+from tfm.layers.recurrent import recurrent
 from tfm.run import library_code
+from tfm.run.evaluation import rehearse
+from tfm.run.spec import open_data
+from tfm.run.spec import read as read_run
 from tfm.runtime import cache_folder
 
 START = ("tfm.check.entries", "results")  # where the code of a check begins
 _passed: set[str] = set()  # in this process
-MAY_SEE = {
+CONTRACTS = {
     "SCORES": "a score may see one query, one key and their positions, never the rest of the row; "
     "a function of the whole row is Normalizer(row=…)",
     "NORMALIZERS": "each= may see one logit, total= the log-sum-exp of a row, row= the visible "
@@ -43,6 +50,31 @@ MAY_SEE = {
     "MIXERS": "a mixer may see what context.mask and dims.causal show; it declares what it cannot "
     "do: causal=False, padding=False, cacheable=False",
     "FEEDFORWARDS": "a feed-forward may see one token",
+    "CELLS": "a cell's step(x, h, carry) returns the next carry, whose last part is the state, "
+    "from one token; x and h hold its gates side by side",
+    "FAMILIES": "the module is called as module(tokens_BT, valid_BT=…, dropouts=…, train=…, "
+    "capture=…) with the inputs of spec.example(); Family describes what it returns",
+    "OPTIMIZERS": "an optimizer is a function of the OptimizerSpec, and of options with defaults, "
+    "that returns an optax.GradientTransformation",
+    "SCHEDULES": "a schedule is a function of its options; it returns a function of (step, steps) "
+    "whose value, at least 0, multiplies the learning rate",
+    "EVALUATORS": "an evaluator is a subclass of Evaluator; evaluate(self, context, dataset) "
+    "returns Result({name: number}) with the metrics that it declares, and refuses() says which "
+    "models and data it cannot measure",
+}
+CALLED = ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS", "SCHEDULES", "EVALUATORS")  # or constants
+SMALL = {  # the run that an evaluator is tried with
+    "objective": "next_token",
+    "model": {
+        "family": "decoder",
+        "width": 8,
+        "layers": 1,
+        "max_length": 16,
+        "attention": {"heads": 2},
+        "feedforward": {"width": 8},
+    },
+    "data": {"dataset": "copy(length=3, vocab=8)", "examples": 16, "valid_examples": 16},
+    "train": {"steps": 1},
 }
 
 
@@ -65,6 +97,11 @@ def _mixer(text: Named) -> Iterator[Result]:
     return _layer(mixer.causal, mixer.padding, mixer.causal and mixer.cacheable, mixer=text)
 
 
+def _cell(text: Named) -> Iterator[Result]:
+    name = f"recurrent(cell={str(text)!r})"
+    return _layer(True, True, True, mixer=Named.of(name, recurrent(str(text))))
+
+
 CHECKS: dict[str, Callable[[Named], Iterator[Result]]] = {
     "SCORES": functools.partial(_attention, "score"),
     "MASKS": functools.partial(_attention, "mask"),
@@ -74,13 +111,40 @@ CHECKS: dict[str, Callable[[Named], Iterator[Result]]] = {
     "NORMS": lambda text: _layer(text.entry.causal, norm=NormSpec(kind=text)),
     "MIXERS": _mixer,
     "FEEDFORWARDS": lambda text: _layer(feedforward=FeedForwardSpec(width=8, kind=text)),
+    "CELLS": _cell,
+    "FAMILIES": parts.family,
+    "OPTIMIZERS": parts.optimizer,
+    "SCHEDULES": parts.schedule,
 }
 
 
 def results(table: str, text: Named) -> Iterator[Result]:
-    """Yields the results of every check of an entry, named with its options as in a config."""
+    """Yields the results of every check of an entry, named with its options as in a config.
+
+    The text of a family has the spec of a model as its entry.
+    """
     with user_code(f"the check of {table}[{str(text)!r}]"):
         yield from CHECKS[table](text)
+
+
+def _evaluator(text: Named) -> Iterator[Result]:
+    """Yields the results of the checks of an evaluator, on a small model."""
+    run, data = open_data(read_run(SMALL))
+    each = evaluation("the evaluator", text, (getattr(text.entry, "split", ""),))
+    on_valid = dataclasses.replace(each.evaluator, split="valid")
+    each = dataclasses.replace(each, split="valid", evaluator=on_valid)
+    parts = run.model, run.objective.entry, data["valid"]
+    reason = on_valid.refuses(*parts)
+    if reason is not None:
+        says = f"it refuses the small decoder that it is tried with: {reason}"
+        yield Result("none", None, None, says)
+        return
+    (result,) = rehearse(run, data, [each])
+    declared = sorted(metric.name for metric in each.declares(*parts))
+    computed = sorted(result.metrics)
+    yield holds(
+        "metrics", f"it computes what it declares, {declared}", declared == computed, computed
+    )
 
 
 def check_file(path: str) -> Iterator[tuple[str, str, Result]]:
@@ -90,21 +154,40 @@ def check_file(path: str) -> Iterator[tuple[str, str, Result]]:
     if not entries:
         raise UserError(f"{path} brings no entries: none of {', '.join(TABLES)}")
     for table, name in entries:
-        if table not in CHECKS:
-            reason = "it is tried with the data when a run is planned"
-            yield table, name, Result("none", None, None, reason)
+        missing = _missing(table, name)
+        if table not in CONTRACTS or missing:
+            reason = f"it has no default for {missing}" if missing else "it needs data"
+            says = f"{reason}: it is tried when a run is planned"
+            yield table, name, Result("none", None, None, says)
             continue
         try:
-            yield from ((table, name, result) for result in results(table, _default(table, name)))
+            with user_code(f"the check of {table}[{name!r}]"):
+                check = _evaluator if table == "EVALUATORS" else CHECKS[table]
+                yield from ((table, name, result) for result in check(_default(table, name)))
         except UserError as e:
             yield table, name, Result("runs", False, None, str(e))
 
 
+def _missing(table: str, name: str) -> str:
+    """Returns the options of an entry, or the fields of a family, that a config must set."""
+    entry = TABLES[table][name]
+    if table == "FAMILIES":
+        fields = [f for f in dataclasses.fields(entry.spec) if f.type not in (int, "int")]
+        return ", ".join(f.name for f in fields if f.default is f.default_factory)
+    if table not in CALLED or not callable(entry):
+        return ""
+    options = inspect.signature(entry).parameters.values()
+    return ", ".join(x.name for x in options if x.default is x.empty)
+
+
 def _default(table: str, name: str) -> Named:
     """Returns an entry with its default options."""
-    if table in ("MASKS", "NORMALIZERS", "POSITIONS", "MIXERS"):
-        return Named.of(name, read(name, TABLES[table], table))
-    return Named.of(name, TABLES[table][name])
+    entry = TABLES[table][name]
+    if table == "FAMILIES":
+        fields = dataclasses.fields(entry.spec)
+        sizes = {f.name: parts.SIZE for f in fields if f.default is f.default_factory}
+        return Named.of(name, entry.spec(**sizes | {"family": name}))
+    return Named.of(name, read(name, TABLES[table], table) if table in CALLED else entry)
 
 
 def check_entries(spec: Spec) -> None:
@@ -116,18 +199,23 @@ def check_entries(spec: Spec) -> None:
         keys = [f"{name}.{entry}" for entry in text.names]
         users = [entries[key] for key in keys if key in entries]
         if users and name in CHECKS:
-            _check(name, text, users[0].file, [entry.digest for entry in users])
+            subject = Named.of(text, getattr(spec, "model", None)) if name == "FAMILIES" else text
+            _check(name, subject, users[0].file, [entry.digest for entry in users])
 
 
 def _check(table: str, text: Named, file: str, digests: Iterable[str]) -> None:
-    parts = table, str(text), *digests, _code()
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    model = repr(text.entry) if isinstance(text.entry, Spec) else ""
+    content = "\n".join((table, str(text), *digests, model, _code()))
+    key = hashlib.sha256(content.encode()).hexdigest()[:32]
     mark = cache_folder() / "checks" / key
     if key in _passed or mark.exists():
         return
-    for result in results(table, text):
-        if not result.passed:
-            raise UserError(f"{file}: {failure(table, text, result)}")
+    try:
+        failed = next((x for x in results(table, text) if not x.passed), None)
+    except UserError as e:
+        raise UserError(f"{file}: {e}; {CONTRACTS[table]}") from e
+    if failed is not None:
+        raise UserError(f"{file}: {failure(table, text, failed)}")
     _passed.add(key)
     with contextlib.suppress(OSError):  # the next process checks it again
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -137,8 +225,8 @@ def _check(table: str, text: Named, file: str, digests: Iterable[str]) -> None:
 def failure(table: str, text: str, result: Result) -> str:
     by = f" (off by {result.difference:.3g}, not {TOLERANCE:g})" if result.difference else ""
     return (
-        f"{table}[{text!r}] fails the check {result.check!r}: {result.says}{by}; {MAY_SEE[table]}. "
-        "`tfm check FILE.py` shows every check"
+        f"{table}[{text!r}] fails the check {result.check!r}: {result.says}{by}; "
+        f"{CONTRACTS[table]}. `tfm check FILE.py` shows every check"
     )
 
 

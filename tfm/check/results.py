@@ -29,6 +29,11 @@ class Result(NamedTuple):
     says: str  # the property that must hold
 
 
+def holds(check: str, says: str, passed: bool, instead: object = None) -> Result:
+    """Passes if a property holds; if not, `says` ends with what there is instead of it."""
+    return Result(check, passed, None, says if passed else f"{says}, not {instead!r:.100}")
+
+
 def near(check: str, says: str, *pairs: tuple[Any, Any]) -> Result:
     """Passes if the trees of each pair hold the same numbers."""
     greatest = 0.0

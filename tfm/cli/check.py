@@ -1,15 +1,17 @@
 """Checks the ideas in your file: tiles, causality, padding, gradients.
 
-Checks every entry of SCORES, MASKS, NORMALIZERS, POSITIONS, JOINS, NORMS, MIXERS and FEEDFORWARDS
-with its default options: the whole matrix against tiles, causality, padding, gradients, and
-compiled code against single operations. `tfm train` and `tfm sweep` do the same before a run
-starts, for the entries that it uses. The exit code is 1 if a check fails.
+Checks every entry with its default options. SCORES, MASKS, NORMALIZERS, POSITIONS, JOINS, NORMS,
+MIXERS, FEEDFORWARDS and CELLS: the whole matrix against tiles, causality, padding, gradients, and
+compiled code against single operations. FAMILIES: outputs, padding and decoding with a cache.
+OPTIMIZERS and SCHEDULES: a few steps. EVALUATORS: their metrics on a small model. `tfm train` and
+`tfm sweep` do the same before a run starts, for the entries that it uses, and try its evaluators
+on its data. The exit code is 1 if a check fails.
 """
 
 import json
 from collections.abc import Sequence
 
-from tfm.check.entries import MAY_SEE, check_file
+from tfm.check.entries import CONTRACTS, check_file
 from tfm.check.results import Result
 from tfm.cli.main import Parser
 from tfm.runtime import cache_compilations
@@ -34,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         _print(results)
         for kind in failed:
-            print(f"{kind}: {MAY_SEE[kind]}")
+            print(f"{kind}: {CONTRACTS[kind]}")
     return 1 if failed else 0
 
 

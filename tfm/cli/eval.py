@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 
 from tfm.cli.options import DECODING, RunParser, decoding
-from tfm.config.names import UserError, read
+from tfm.config.names import UserError
 from tfm.evaluate.alignment import Alignment
 from tfm.evaluate.baselines import Baselines
+from tfm.evaluate.evaluator import Evaluator
 from tfm.evaluate.generation import Generation
-from tfm.evaluate.table import EVALUATORS
 from tfm.evaluate.word_vectors import WordVectors
 from tfm.run.evaluation import evaluate
 from tfm.run.folder import without_nonfinite
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse(argv)
     cache_compilations()
     check_compiler()
-    evaluators = {text: read(text, EVALUATORS, "evaluator") for text in args.evaluate}
+    evaluators: dict[str, Evaluator] = {}
     if args.baselines:
         evaluators["baselines"] = Baselines()
     if args.words:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
                 raise UserError(f"--{name} is for what a model writes: --generate")
     names = ("split", "dataset", "objective", "examples", "checkpoint", "trust")
     options = {name: getattr(args, name) for name in names}
-    metrics, messages = evaluate(args.run, evaluators=evaluators, **options)
+    metrics, messages = evaluate(args.run, evaluators=evaluators, texts=args.evaluate, **options)
     for message in messages:
         print(plain(message), file=sys.stderr)
     print(json.dumps(without_nonfinite(metrics), indent=1, allow_nan=False))

@@ -125,11 +125,16 @@ def _run_copies(path: pathlib.Path, entries: Any, trust: bool) -> None:
 
 def own_error(error: BaseException) -> str | None:
     """Describes an error in a user's file with its line; None if it happened elsewhere."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if provenance.is_own(f.filename)]
+    frames = _own_frames(error)
     if not frames:
         return None
     last, text = frames[-1], str(error).partition("\n")[0]
     return f"{last.filename}, line {last.lineno}: {type(error).__name__}: {text}"
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if provenance.is_own(frame.filename)]
 
 
 @contextlib.contextmanager
@@ -143,9 +148,9 @@ def user_code(name: str) -> Iterator[None]:
         at = f", line {e.lineno}" if e.lineno else ""
         raise UserError(f"{e.filename or name}{at}: {e.msg}") from e
     except Exception as e:
-        last = traceback.extract_tb(e.__traceback__)[-1]
-        where = f"{last.filename}, line {last.lineno}"
-        raise UserError(f"{name} cannot be run: {type(e).__name__}: {e} ({where})") from e
+        last = (_own_frames(e) or traceback.extract_tb(e.__traceback__))[-1]
+        text, where = str(e).partition("\n")[0], f"{last.filename}, line {last.lineno}"
+        raise UserError(f"{name} cannot be run: {type(e).__name__}: {text} ({where})") from e
 
 
 def run_file(path: pathlib.Path) -> types.ModuleType:

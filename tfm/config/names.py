@@ -80,6 +80,19 @@ def canonical(text: str, table: Mapping[str, Any]) -> str:
     return ast.unparse(DropDefaults().visit(ast.parse(text.strip(), mode="eval")))
 
 
+def bound(entry: Callable[..., T]) -> Callable[..., Callable[..., T]]:
+    """Returns a function of the options of `entry` that returns `entry` with these options set.
+    Its first parameter stays open."""
+
+    def make(**options: Any) -> Callable[..., T]:
+        return functools.partial(entry, **options) if options else entry
+
+    signature = inspect.signature(entry)
+    options = list(signature.parameters.values())[1:]
+    make.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    return make
+
+
 def _build(node: ast.expr, table: Mapping[str, Any], kind: str, text: str) -> Any:
     match node:
         case ast.Name(id=name):

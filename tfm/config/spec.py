@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from tfm.config.names import UserError, canonical, names_in, pick, read, suggest
+from tfm.config.names import UserError, bound, canonical, names_in, pick, read, suggest
 
 Tree = Mapping[str, Any]
 Table = Mapping[str, Any]
@@ -70,6 +70,7 @@ def field(
     *,
     table: Callable[[], Table] | None = None,
     calls: bool = False,
+    later: bool = False,
     none: bool = False,
     least: float | None = None,
     above: float | None = None,
@@ -81,10 +82,12 @@ def field(
     expression (`pattern`).
 
     None is valid if the type allows it. With `calls`, the entry is a function that is called with
-    the options in brackets. With `none`, the name "none" is valid and has the entry None.
+    the options in brackets; with `later`, it is called when it is used, with one more argument
+    before them. With `none`, the name "none" is valid and has the entry None.
     """
     rules = {"table": table, "least": least, "above": above, "below": below, "most": most}
     rules |= {"calls": calls or None, "none": none or None, "pattern": pattern or None}
+    rules |= {"later": later or None}
     metadata = {name: rule for name, rule in rules.items() if rule is not None}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -109,9 +112,14 @@ def choice(
     return field(default, table=table, none=none)
 
 
-def call(table: Callable[[], Table], default: Any = dataclasses.MISSING, none: bool = False) -> Any:
+def call(
+    table: Callable[[], Table],
+    default: Any = dataclasses.MISSING,
+    none: bool = False,
+    later: bool = False,
+) -> Any:
     """Declares a call of an entry of a registry, like "window(left=63)"."""
-    return field(default, table=table, calls=True, none=none)
+    return field(default, table=table, calls=True, none=none, later=later)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +163,8 @@ def _resolve(f: dataclasses.Field, value: Any) -> Any:
     table = f.metadata["table"]()
     try:
         if "calls" in f.metadata:
+            if "later" in f.metadata:
+                table = {name: bound(entry) for name, entry in table.items()}
             return Named.of(value, read(value, table, "{key}"))
         return Named.of(value, pick(table, value, "{key}"))
     except UserError as e:

@@ -99,9 +99,16 @@ class Evaluation:
     evaluator: Evaluator
 
     def run(self, context: EvalContext) -> Result:
-        """Measures the model; raises if a metric is missing in the declaration."""
+        """Measures the model; raises if the result is no Result, or a metric is not declared."""
         dataset = self.evaluator.limited(context.data(self.split))
         result = self.evaluator.evaluate(context, dataset)
+        about = f"{self.key}: evaluate() of {self.text!r} must return"
+        if not isinstance(result, Result):
+            raise UserError(f"{about} Result({{'name': number}}), not {result!r:.100}")
+        for metrics in (result.metrics, *result.slices.values()):
+            for name, value in metrics.items():
+                if not isinstance(value, int | float):
+                    raise UserError(f"{about} Python numbers: {name}=float(…), not {value!r:.100}")
         declared = self.declares(context.spec, context.objective, dataset)
         check_declared(result.metrics, declared, self.text)
         return result
@@ -122,6 +129,11 @@ def evaluation(key: str, text: Any, tests: Iterable[str]) -> Evaluation:
     evaluator, known = text.entry, [str(test) for test in tests]
     if not isinstance(evaluator, Evaluator):
         raise UserError(f"{key}: {str(text)!r} must be an Evaluator, not {evaluator!r}")
+    if type(evaluator).evaluate is Evaluator.evaluate:
+        raise UserError(
+            f"{key}: {str(text)!r}: its class {type(evaluator).__name__} must define "
+            "evaluate(self, context, dataset), which returns Result({'name': number})"
+        )
     split = evaluator.split
     if split == "tests" and len(known) == 1:
         split = known[0]

@@ -1,5 +1,6 @@
 """Recurrent cells over time. Padding does not change the state."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -52,9 +53,10 @@ def rnn(x: Array, h: Array, carry: Carry) -> Carry:
     return jnp.tanh(x + h)
 
 
-class Cell(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Cell:
     """A cell: `step(U x + b, W h, carry)` returns the next carry. Products hold all gates side by
-    side.
+    side. The last part of the carry is the hidden state h; a carry of one part is h itself.
 
     Weights are named as in Flax, "i" + gate and "h" + gate.
     """
@@ -64,6 +66,11 @@ class Cell(NamedTuple):
     biases: tuple[str, ...]  # of the weights that have one
     carry: tuple[str, ...] = ("hidden",)
     gates: Callable[[Array, Array], Intermediates] | None = None
+
+    def __post_init__(self) -> None:
+        weights = [f"{side}{gate}" for side in "ih" for gate in self.names]
+        for name in self.biases:
+            pick(dict.fromkeys(weights), name, f"Cell: biases={self.biases}: weight")
 
 
 CELLS = {

@@ -112,6 +112,12 @@ class ModelSpec(Spec):
                     f"model.{name} is missing, and there is no data set to take it from"
                 )
         module = FAMILIES[self.family].module(self)
+        missing = [name for name in ("init_cache", "decode") if not hasattr(module, name)]
+        if self.decodes and self.uncacheable is None and missing:
+            raise UserError(
+                f"model.family={self.family!r} declares decodes=True, but {type(module).__name__} "
+                f"has no {' and no '.join(missing)}: define both, or set uncacheable='the reason'"
+            )
         inputs = self.example(1, min(self.max_length or 4, 4))
         try:
             jax.eval_shape(lambda **inputs: module.init(jax.random.key(0), **inputs), **inputs)
@@ -457,10 +463,28 @@ class ConvolutionSpec(PlainSpec):
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A model family: the class of its spec, and the class of the module built from that spec."""
+    """A model family: the class of its spec, and the class of the module built from that spec.
+
+    The module is made as `module(spec)`, and called with the inputs that the objective prepares:
+    `tokens_BT` and `valid_BT` (True = a real token), or those of the family that `spec.like` names,
+    whose objectives it can be trained with. It also takes `dropouts=None`, `train=False` and
+    `capture=()`, and returns float32 logits: (batch, length, vocab) or (batch, classes). With
+    `capture=("losses",)` it returns `(logits, {"losses": {name: number}})`; these losses are added
+    to that of the objective. If `spec.decodes`, `init_cache(batch, length)` returns an empty cache
+    and `decode(tokens_BT, cache, valid_BT=None, last=False)` the logits of these tokens (with
+    `last`, of each row's last one) and the next cache; or `spec.uncacheable` says why it has none,
+    and each token is written from all tokens before it.
+    """
 
     spec: type[ModelSpec]
     module: Any
+
+    def __post_init__(self) -> None:
+        if not issubclass(self.spec, ModelSpec) or "__dataclass_fields__" not in vars(self.spec):
+            raise UserError(
+                f"Family: {self.spec.__name__} must be a subclass of ModelSpec below the line "
+                "@dataclasses.dataclass(frozen=True, kw_only=True)"
+            )
 
 
 FAMILIES = {

@@ -21,7 +21,7 @@ from jax.tree_util import tree_map_with_path as map_with_path
 from optax import contrib
 
 from tfm.config.names import UserError
-from tfm.config.spec import Named, Spec, SpecError, call, choice, field, rate
+from tfm.config.spec import Named, Spec, SpecError, call, field, rate
 from tfm.layers.stack import SCANNED
 
 Tree = Any
@@ -32,7 +32,7 @@ Schedule = Callable[[Array, int], Array]  # from (step, steps) to a fraction of 
 class OptimizerSpec(Spec):
     """How parameters are updated. None switches a feature off."""
 
-    name: Named = choice(lambda: OPTIMIZERS, "adamw")
+    name: Named = call(lambda: OPTIMIZERS, "adamw", later=True)
     learning_rate: float = field(1e-3, above=0)  # the peak of the schedule
     schedule: Named = call(lambda: SCHEDULES, "constant")
     weight_decay: float | None = field(None, least=0)
@@ -234,7 +234,7 @@ def _axes(path: tuple[Any, ...], kernel: Array) -> contrib.MuonDimensionNumbers:
     """Returns the input and the output axes of a kernel."""
     names = _names(path)
     axes = tuple(range(int(SCANNED in names), kernel.ndim))
-    inputs = len(axes) - 1 if names[-2] in ("out", "convolution") else 1
+    inputs = len(axes) - 1 if {"out", "convolution"} & set(names[-2:-1]) else 1
     return contrib.MuonDimensionNumbers(axes[:inputs], axes[inputs:])
 
 
@@ -243,7 +243,7 @@ def _by_side(path: tuple[Any, ...], update: Array) -> Array:
     return update * (0.2 * math.sqrt(larger))
 
 
-OPTIMIZERS: dict[str, Callable[[OptimizerSpec], optax.GradientTransformation]] = {
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "sgd": sgd,
     "adam": adam,
     "adamw": adam,

@@ -2,25 +2,31 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from tfm.config.files import user_code, user_entries
 from tfm.config.names import UserError, read
 from tfm.config.spec import Named
 from tfm.data.dataset import Dataset
 from tfm.data.datasets import DATASETS, open_dataset, takes_tokenizer
+from tfm.data.reader import of_data
 from tfm.data.tokenizers.tokenizer import parsed_vocabulary, tokenizer_of, vocabulary_of
-from tfm.evaluate.evaluator import EvalContext, Evaluator
+from tfm.evaluate.evaluator import EvalContext, Evaluation, Evaluator, Result, evaluation
 from tfm.evaluate.loss import Loss
+from tfm.evaluate.table import EVALUATORS
 from tfm.evaluate.word_vectors import WordVectors
 from tfm.objectives.base import Objective, eval_step
-from tfm.objectives.batches import check_same_ids, open_sizes
+from tfm.objectives.batches import check_same_ids, eval_batches, open_sizes
 from tfm.objectives.table import OBJECTIVES
 from tfm.run.folder import Folder
 from tfm.run.load import LoadedRun, load
-from tfm.run.spec import DataSpec
+from tfm.run.spec import DataSpec, RunSpec
+
+REHEARSED = 16  # examples
 
 
 def context_of(
@@ -68,9 +74,11 @@ def evaluate(
     checkpoint: str = "best",
     trust: bool = False,
     evaluators: Mapping[str, Evaluator] | None = None,
+    texts: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the objective's metrics with intervals and, by name, the results of `evaluators`;
-    also messages about damaged checkpoints and truncated rows.
+    """Returns the objective's metrics with intervals and, by name, the results of `evaluators` and
+    of those that `texts` spell as in a config; also messages about damaged checkpoints and
+    truncated rows.
 
     An imported model needs `dataset`. `split` replaces that of the evaluators.
     """
@@ -89,13 +97,14 @@ def evaluate(
     if imported:
         vocabulary = numbered(vocabulary) if takes_tokenizer(data.dataset) else None
 
+    if split == "train" and examples is not None:
+        data = dataclasses.replace(data, examples=examples)
+
     @functools.cache
     def opened(split: str) -> Dataset:
         count = data.examples if split == "train" else examples or data.valid_examples
         return open_dataset(data.dataset, split, count, data.seed, vocabulary, data.reading)
 
-    if split == "train" and examples is not None:
-        data = dataclasses.replace(data, examples=examples)
     valid = opened(split)
     if dataset is None and valid.fingerprint != saved.get("fingerprint"):
         raise UserError(
@@ -119,10 +128,43 @@ def evaluate(
     tree = {**where, **Loss().evaluate(context, valid).tree}
     if loaded.spec.word_vectors:
         evaluators = {"words": WordVectors(), **(evaluators or {})}
-    for key, unbound in (evaluators or {}).items():
+    spelled = {text: read(text, EVALUATORS, "evaluator") for text in texts}  # the run may add some
+    for key, unbound in {**spelled, **(evaluators or {})}.items():
+        spelling = evaluation("evaluator", Named.of(key, unbound), data.tests)
         evaluator = dataclasses.replace(unbound, split=split)
         reason = evaluator.refuses(loaded.spec, entry, valid)
         if reason is not None:
             raise UserError(f"{key} {reason}")
-        tree[key] = evaluator.evaluate(context, evaluator.limited(valid)).tree
+        on_split = dataclasses.replace(spelling, split=split, evaluator=evaluator)
+        tree[key] = on_split.run(context).tree
     return tree, [*loaded.messages, *valid.notes]
+
+
+def rehearse(
+    run: RunSpec, data: Mapping[str, Dataset], evaluations: Sequence[Evaluation]
+) -> list[Result]:
+    """Returns the results of evaluations on a few examples with initial weights: a mistake in one
+    is found before a run, not after its last step."""
+    objective, model, train = run.objective.entry, run.model.build(), data["train"]
+    inputs = next(eval_batches(objective, data["valid"], 1)).inputs
+    variables = jax.jit(model.init)(jax.random.key(0), **inputs)
+    loaded = LoadedRun(pathlib.Path(), 0, run, model, variables, [])
+    reader = of_data(train, run.data.dataset.entry, objective.added(train))
+    vars(loaded).update(data=data, reader=reader)
+    step = jax.jit(functools.partial(eval_step, model, objective))
+
+    def few(split: str) -> Dataset:
+        return dataclasses.replace(data[split], count=min(len(data[split]), REHEARSED))
+
+    context, results = context_of(loaded, objective, step, few, run.data), []
+    for each in evaluations:
+        with user_code(f"{each.key}: {each.text!r}"):
+            results.append(each.run(context))
+    return results
+
+
+def check_evaluators(run: RunSpec, data: Mapping[str, Dataset]) -> None:
+    """Rehearses the evaluations of a run with a user's evaluator or objective; raises if one
+    fails."""
+    if any(name.startswith(("EVALUATORS.", "OBJECTIVES.")) for name in user_entries(run)):
+        rehearse(run, data, [*run.during, *run.after])

@@ -148,8 +148,8 @@ class RunSpec(Spec):
             fits = [name for name, entry in objectives().items() if family in entry.families]
             raise SpecError(
                 "objective",
-                f"{{key}}={self.objective!r} is for {', '.join(families)}; model.family="
-                f"{family!r} is for: {', '.join(fits) or 'none yet'}",
+                f"{{key}}={self.objective!r} is for {', '.join(families)}; {self._family} is for: "
+                f"{', '.join(fits) or 'none yet'}",
             )
         if self.train.label_smoothing is not None and not self.objective.entry.smooths:
             raise SpecError(
@@ -163,8 +163,8 @@ class RunSpec(Spec):
         ):
             raise SpecError(
                 "train.loss_chunk",
-                f"{{key}}={self.train.loss_chunk}: objective={str(self.objective)!r} of a model of "
-                f"the family {family!r} cannot be computed in parts",
+                f"{{key}}={self.train.loss_chunk}: objective={str(self.objective)!r} with "
+                f"{self._family} cannot be computed in parts",
             )
         warmup = getattr(self.optimizer.schedule.entry, "warmup", 0)
         if warmup > self.train.steps:
@@ -182,6 +182,12 @@ class RunSpec(Spec):
                 "train.accumulate",
                 f"{{key}}={self.train.accumulate} must divide data.batch={self.data.batch}",
             )
+
+    @property
+    def _family(self) -> str:
+        """Names the family, and the one whose objectives it can be trained with."""
+        like = f" (like {self.model.like!r})" if self.model.like else ""
+        return f"model.family={self.model.family!r}{like}"
 
     def _check_carry(self) -> None:
         """Raises if a state cannot be carried; `open_data` checks that rows are consecutive."""

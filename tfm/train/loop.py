@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jax import numpy as jnp
 
-from tfm.config.files import copy_source
+from tfm.config.files import copy_source, user_entries
 from tfm.config.names import UserError
 from tfm.config.provenance import SOURCE
 from tfm.config.spec import flat, to_tree
@@ -31,7 +31,7 @@ from tfm.evaluate.evaluator import SPLITS, Evaluation, results_of
 from tfm.objectives.base import Batch
 from tfm.objectives.batches import Read, each_shape, read_of, train_batch
 from tfm.run.checkpoint import Checkpoints
-from tfm.run.evaluation import context_of
+from tfm.run.evaluation import check_evaluators, context_of
 from tfm.run.folder import Damaged, Folder, disk_errors, without_nonfinite
 from tfm.run.identity import digests, identity, init_digest, profiles, record_profile
 from tfm.run.library_code import is_stale
@@ -102,7 +102,10 @@ def train(
             if known is not None and "id" not in known:
                 raise UserError(f"{workdir} holds an imported model; choose another folder")
             if known is not None and known["id"] != name:
-                raise UserError(f"{workdir} holds another run: {_difference(known, run)}")
+                raise UserError(
+                    f"{workdir} holds another run: {_difference(known, run)}. Undo that, or "
+                    f"write another --workdir; train.init_from={workdir} starts from its weights"
+                )
             summary = folder.summary(name)
         except Damaged as e:
             raise UserError(f"{e}; delete the folder {workdir} to run it again") from e
@@ -112,6 +115,7 @@ def train(
             return summary
         if not any((folder.path / "checkpoints").glob("[0-9]*")):
             check_leak(run, data, watcher)
+            check_evaluators(run, data)
         copied = (folder.path / SOURCE).is_dir()
         entries = known["entries"] if known and copied else copy_source(run, folder.path)
         keys = {"id": name, "entries": entries, "init_digest": init}
@@ -133,7 +137,10 @@ def _difference(known: Mapping[str, Any], run: RunSpec) -> str:
     keys = [key for key in here if there.get(key, here[key]) != here[key]]
     texts = [f"{key} is {there[key]!r} there and {here[key]!r} here" for key in keys[:5]]
     more = f", and {len(keys) - 5} more keys differ" if len(keys) > 5 else ""
-    return ", ".join(texts) + more if keys else "its data, or code that it uses, were edited"
+    before = {name: digest for name, _, digest, *_ in known.get("entries") or ()}
+    edited = [f"{n} of {x.file}" for n, x in user_entries(run).items() if before.get(n) != x.digest]
+    code = f"{', '.join(edited)} was edited since it began" if edited else "its data were edited"
+    return ", ".join(texts) + more if keys else code
 
 
 def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> None:
