@@ -1,5 +1,4 @@
 import itertools
-import time
 import tracemalloc
 
 import numpy as np
@@ -78,7 +77,7 @@ def test_every_epoch_is_a_shuffle(count, size):
     assert count < 10 or not np.array_equal(plan.draw(0).rows, Epochs(count, size, 1).draw(0).rows)
 
 
-def test_a_billion_rows_take_no_time_and_no_memory():
+def test_a_billion_rows_take_no_memory():
     plan = Epochs(10**9, 64, 0)
     tracemalloc.start()
     rows = plan.draw(10**6).rows
@@ -86,10 +85,6 @@ def test_a_billion_rows_take_no_time_and_no_memory():
     tracemalloc.stop()
     assert rows.max() < 10**9
     assert peak < 100_000
-    begin = time.perf_counter()
-    for step in range(10**7, 10**7 + 100):
-        plan.draw(step)
-    assert time.perf_counter() - begin < 0.5  # 5 ms each; it takes 0.2
 
 
 def test_draws_have_the_distributions_they_say():

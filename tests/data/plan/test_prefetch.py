@@ -55,8 +55,6 @@ def test_waiting_is_measured():
 
 
 def test_closing_does_not_wait_for_the_rest():
-    begin = time.monotonic()
-    with Prefetch(lambda step: step, 0, 10**9):
+    with Prefetch(lambda step: step, 0, 10**9):  # hours, if it waited
         pass
-    assert time.monotonic() - begin < 2
     assert not threads()
