@@ -296,7 +296,8 @@ def hostile_trials(root, trials):
             for verb, *rest in commands(where):
                 ended = tfm(verb, *rest)
                 same = lambda out, verb=verb: verb == "ls" or out == wanted[verb]
-                trials.judge(f"{verb}, {what}", ended, "unharmed", str(where), same)
+                name = "checkpoint" if place.startswith("checkpoints/20/") else str(where)
+                trials.judge(f"{verb}, {what}", ended, "unharmed", name, same)
         except TimeoutError:
             trials.fail(f"{what}: it hangs")
         signal.alarm(0)

@@ -4,10 +4,11 @@
 
 It makes at least KILLS (60) kills with SIGKILL, in `tests/train/test_kill.py` (a run is killed
 while it starts or trains, and begun again), `tests/sweep/test_launch.py` (two workers of a
-launcher, and then itself), and of imports, which may leave no hidden folder. In the end the folders must hold what those hold that were left alone:
-the same arrays, logs and summaries. It takes some minutes, and is not a part of the test suite,
-which makes few kills. `--steps` is how many steps of training there are for each kill (150). If a
-run is over before it can be killed, the trial says so: give more; on a busy machine fewer do.
+launcher, and then itself), and of imports, which may leave no hidden folder. In the end the folders
+must hold what those hold that were left alone: the same arrays, logs and summaries. It takes some
+minutes, and is not a part of the test suite, which makes few kills. `--steps` is how many steps of
+training there are for each kill (150). If a run is over before it can be killed, the trial says so:
+give more; on a busy machine fewer do.
 """
 
 import os
