@@ -76,8 +76,11 @@ def locked_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def check_tree(folder: Path, deep: bool = True) -> None:
-    """Raises unless all below a folder are regular files, folders, or links to such inside it."""
+def check_tree(folder: Path, deep: bool = True, large: str | None = None) -> None:
+    """Raises unless all below a folder are regular files, folders, or links to such inside it.
+
+    With `large`, only files in folders of that name may have more than `LIMIT` bytes.
+    """
     todo, count = [(str(folder), 0)], 0
     while todo:
         parent, depth = todo.pop()
@@ -93,6 +96,8 @@ def check_tree(folder: Path, deep: bool = True) -> None:
                     located(entry.path, folder)
                 if not entry.is_dir():
                     _check_regular(entry.path, entry.stat().st_mode)
+                    if large not in (None, os.path.basename(parent)):
+                        _check_size(entry.path, entry.stat().st_size, LIMIT)
                 elif deep and not entry.is_symlink():
                     todo.append((entry.path, depth + 1))
 
@@ -100,10 +105,15 @@ def check_tree(folder: Path, deep: bool = True) -> None:
 def read_bytes(path: Path, *roots: Path, limit: int = LIMIT) -> bytes:
     """Returns the content of a regular file of at most `limit` bytes."""
     with open_file(path, "rb", *roots) as file:
-        content = file.read(limit + 1) if os.fstat(file.fileno()).st_size <= limit else None
-    if content is None or len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        _check_size(path, os.fstat(file.fileno()).st_size, limit)
+        content = file.read(limit + 1)
+    _check_size(path, len(content), limit)
     return content
+
+
+def _check_size(path: Path, size: int, limit: int) -> None:
+    if size > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
 
 
 def parse_json(text: str | bytes, constant: Callable[[str], Any] | None = None) -> Any:

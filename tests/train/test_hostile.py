@@ -237,3 +237,14 @@ def test_a_run_is_saved_by_the_clock(run, tmp_path, monkeypatch):
     loop.train(run, str(tmp_path / "often"), watcher)
     assert "going on from step 7" in watcher.messages
     assert_same(tmp_path / "rarely", tmp_path / "often")
+
+
+@pytest.mark.parametrize("name", ["12/variables/_METADATA", "12/note/metadata", "12"])
+def test_a_huge_file_among_checkpoints_is_not_read(name, folder):
+    path = folder / "checkpoints" / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(UserError, match=f"{name}: it (has more than|is no folder)"):
+        tfm.load(str(folder))

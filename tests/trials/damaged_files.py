@@ -1,19 +1,26 @@
 """Damage the files of a finished run and of a finished sweep in many ways; nothing may be silent.
 
-  python tests/trials/damaged_files.py [--keep=FOLDER]
+  python tests/trials/damaged_files.py [--keep=FOLDER] [--only=hostile|run|sweep]
 
 A trial makes a copy of a small run or sweep, damages one file, and runs commands on it. Each must
 end in one of two ways: `repaired` (exit code 0, and the results of the undamaged one), or `named`
 (another exit code, or for `tfm ls` the status damaged, and a message that has the file's name in
 it). A traceback, or a result that differs, is reported, and the exit code is then 1. It takes some
 minutes, and is not a part of the test suite.
+
+`hostile` makes folders as a stranger would: links out of the folder, FIFOs, devices, huge files and
+deep JSON in the place of each file. No command may hang, or touch a file outside of the folder.
 """
 
 import contextlib
 import io
+import itertools
 import json
+import os
 import pathlib
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 
@@ -244,12 +251,80 @@ def sweep_trials(root, trials):
             shutil.rmtree(where)
 
 
+OUTSIDE = "what another program has written"
+PLACES = ("lock", "config.json", "data.json", "summary.json", "profile.json", "metrics.jsonl",
+          "failure.json", "checkpoints", "checkpoints/20", "checkpoints/20/variables/_METADATA",
+          "checkpoints/20/note/metadata", "tensorboard", "source", ".config.json.1")  # fmt: skip
+
+
+def plant(path, kind, outside):
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    elif kind == "deep":
+        path.write_text('{"a":' * 5000 + "1" + "}" * 5000)
+    else:
+        targets = {"file": outside / "file", "folder": outside, "zeros": "/dev/zero"}
+        path.symlink_to(targets[kind])
+
+
+def hostile_trials(root, trials):
+    def late(*_):
+        raise TimeoutError("it hangs")
+
+    signal.signal(signal.SIGALRM, late)
+    whole, outside, where = root / "whole", root / "outside", root / "run"
+    if not whole.exists():
+        assert tfm("train", *RUN, f"--workdir={whole}")[0] == 0
+    outside.mkdir()
+    (outside / "file").write_text(OUTSIDE)
+    wanted = {verb: tfm(verb, *rest)[1] for verb, *rest in commands(whole)}
+    for place, kind in itertools.product(
+        PLACES, ("file", "folder", "zeros", "FIFO", "huge", "deep")
+    ):
+        shutil.copytree(whole, where)
+        plant(where / place, kind, outside)
+        what = f"{place}: {kind}"
+        signal.alarm(120)
+        try:
+            for verb, *rest in commands(where):
+                ended = tfm(verb, *rest)
+                same = lambda out, verb=verb: verb == "ls" or out == wanted[verb]
+                name = "checkpoint" if place.startswith("checkpoints/20/") else str(where)
+                trials.judge(f"{verb}, {what}", ended, "unharmed", name, same)
+        except TimeoutError:
+            trials.fail(f"{what}: it hangs")
+        signal.alarm(0)
+        files = [path.name for path in outside.iterdir()]
+        if files != ["file"] or (outside / "file").read_text() != OUTSIDE:
+            trials.fail(f"{what}: a file outside of the folder was changed")
+        subprocess.run(["rm", "-rf", where], check=True)
+
+
+def commands(folder):
+    yield "ls", folder
+    yield "train", f"--config={folder}/config.json", "--quiet", f"--workdir={folder}"
+    yield "eval", folder
+
+
 def main(argv):
+    only = [arg.partition("=")[2] for arg in argv if arg.startswith("--only=")]
     kept = [arg.partition("=")[2] for arg in argv if arg.startswith("--keep=")]
     with tempfile.TemporaryDirectory() as temporary:
         root, trials = pathlib.Path(kept[0] if kept else temporary), Trials()
-        run_trials(root, trials)
-        sweep_trials(root, trials)
+        for kind, part in {
+            "run": run_trials,
+            "sweep": sweep_trials,
+            "hostile": hostile_trials,
+        }.items():
+            if not only or kind in only:
+                part(root, trials)
     print(", ".join(f"{number} {kind}" for kind, number in trials.count.items()), end="; ")
     print(f"{len(trials.wrong)} wrong, of {sum(trials.count.values()) + len(trials.wrong)}")
     return bool(trials.wrong)

@@ -6,6 +6,7 @@ to a temporary name, which it renames at the end.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import math
@@ -50,7 +51,10 @@ class Checkpoints:
             disk.located(self.folder, folder)
             if not read_only:
                 self.folder.mkdir(parents=True, exist_ok=True)
-            disk.check_tree(self.folder)
+            disk.check_tree(self.folder, large="d")  # which has the arrays
+            for path in self.folder.iterdir():
+                if path.name.isdecimal() and not path.is_dir():
+                    raise OSError(errno.ENOTDIR, "it is no folder", str(path))
         except FileNotFoundError:
             raise UserError(f"{folder} has no checkpoint") from None
         except OSError as e:
@@ -217,7 +221,7 @@ def _damaged(step: int, error: Exception) -> UserError:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:100]
+    return str(error).partition("\n")[0][:100] or type(error).__name__
 
 
 def _loss(metrics: Mapping[str, float]) -> float:

@@ -46,6 +46,7 @@ TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducibl
 AHEAD = 2  # steps that may be waiting for the device; a signal stops the run after them
 SAVE_SECONDS = 180.0  # between two saves without `save_every`
 SAVE_SHARE = 0.05  # of the time, at most, that these saves may take
+_copy = jax.jit(jnp.copy)
 
 
 class Watcher(Protocol):
@@ -214,7 +215,7 @@ class _Training:
             batch, read = batches.next()
             self.read.append(read)
             state = self.train_step(state, batch, self.numbers)
-            queue.append(jnp.copy(state.step))  # `state` itself is donated to the next step
+            queue.append(_copy(state.step))  # `state` itself is donated to the next step
             if len(queue) > AHEAD:
                 queue.popleft().block_until_ready()
             last = done == train.steps
