@@ -162,7 +162,7 @@ def test_classifiers_of_others(files, tmp_path):
     assert measured("permuted", data) == (loss, accuracy)
     save_file(tensors, out / "model.safetensors", {"format": "pt"})
     edited(out, "config.json", id2label={str(n): f"LABEL_{n}" for n in range(3)})
-    with pytest.raises(UserError, match="label 'neutral' is not in .*, which has: 0, 1, 2"):
+    with pytest.raises(UserError, match="label 'neg' is not in .*, which has: 0, 1, 2"):
         measured("unnamed", data)
     for name in ("train", "valid"):
         lines = (files / f"{name}.tsv").read_text()
@@ -170,19 +170,16 @@ def test_classifiers_of_others(files, tmp_path):
             lines = lines.replace(f"\t{label}", f"\t{number}")
         (tmp_path / f"{name}.tsv").write_text(lines)
     assert measured("numbers", table(tmp_path, label="label")) == (loss, accuracy)
-    for problem in ("multi_label_classification", "regression"):
-        edited(out, "config.json", problem_type=problem)
-        import_folder(str(out), f"{tmp_path}/{problem}")
-        answer = tfm.load(f"{tmp_path}/{problem}").classify(TEXT)
-        theirs = {
-            x["label"]: x["score"] for x in asked("text-classification", str(out), top_k=None)(TEXT)
-        }
-        if problem == "regression":
-            assert answer["number"] == pytest.approx(theirs["LABEL_0"], abs=1e-4)
-        else:
-            close(answer["classes"], theirs)
+    edited(out, "config.json", problem_type="multi_label_classification")
+    import_folder(str(out), f"{tmp_path}/several")
+    answer = tfm.load(f"{tmp_path}/several").classify(TEXT)
+    (said,) = asked("text-classification", str(out), top_k=None)([TEXT])
+    close(answer["classes"], {x["label"]: x["score"] for x in said})
     with pytest.raises(UserError, match="is for independent classes, but the data have one class"):
-        evaluate(f"{tmp_path}/multi_label_classification", dataset=table(tmp_path, label="label"))
+        evaluate(f"{tmp_path}/several", dataset=table(tmp_path, label="label"))
+    edited(out, "config.json", problem_type="regression")
+    with pytest.raises(UserError, match="problem_type='regression' with 3 labels cannot be import"):
+        import_folder(str(out), f"{tmp_path}/numbers_3")
 
 
 def test_numbers(files, tmp_path):
@@ -193,6 +190,9 @@ def test_numbers(files, tmp_path):
     ours = run.classify(TEXT)["number"]
     assert ours == pytest.approx(asked("text-classification", out)(TEXT)[0]["score"], abs=1e-5)
     assert ours == pytest.approx(again.classify(TEXT)["number"], abs=1e-5)
+    edited(tmp_path / "out", "config.json", problem_type=None)  # as cross-encoders have it
+    import_folder(out, f"{tmp_path}/score")
+    assert tfm.load(f"{tmp_path}/score").classify(TEXT)["number"] == pytest.approx(ours, abs=1e-5)
 
 
 @pytest.mark.ci
