@@ -14,12 +14,13 @@ __version__ = "0.1.0"
 runtime.set_compiler_flags()
 
 
-def load(folder: str, checkpoint: str = "best", trust: bool = False) -> Any:
+def load(folder: str, checkpoint: str = "best", trust: bool = False, special: bool = False) -> Any:
     """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`. Its
     `generate("…")` writes on from a text.
 
-    `trust`: the code that the folder holds, if it does, may be run.
+    `trust`: the code that the folder holds, if it does, may be run. `special`: special tokens in a
+    text, such as [SEP], are read as such; otherwise they are text.
     """
     from tfm.run.load import load as load_run
 
-    return load_run(folder, checkpoint, trust)
+    return load_run(folder, checkpoint, trust, special)

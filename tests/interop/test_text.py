@@ -9,12 +9,19 @@ import json
 import jax
 import numpy as np
 import pytest
+import tokenizers
+from safetensors.numpy import load_file, save_file
 
 import tfm
+from tests.helpers import huggingface
 from tests.helpers.huggingface import weights
+from tests.helpers.tiers import first_tier
 from tests.parity import parity_cases as cases
+from tfm.config.names import UserError
 from tfm.config.spec import to_tree
+from tfm.data.datasets import open_dataset
 from tfm.data.reader import of_data
+from tfm.data.tokenizers.trained import bert_rules
 from tfm.interop.convert import from_huggingface
 from tfm.interop.folder import export_folder, import_folder
 from tfm.run.checkpoint import Checkpoints
@@ -103,16 +110,17 @@ def close(ours, theirs):
         assert value == pytest.approx(theirs[name], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("objective", "tokenizer", "second"),
-    [
-        ("classify", "wordpiece(vocab=60)", None),
-        ("classify(types=True)", "wordpiece(vocab=60)", "the birds sang"),
-        ("classify", "bpe(vocab=280)", "the birds sang"),
-        ("classify", "words", None),
-    ],
-)
-def test_classes(objective, tokenizer, second, files, tmp_path):
+CLASSIFIERS = [
+    ("classify(types=True)", "wordpiece(vocab=60)", "the birds sang"),
+    ("classify", "wordpiece(vocab=60)", None),
+    ("classify", "bpe(vocab=280)", "the birds sang"),
+    ("classify", "words", None),
+]
+
+
+@pytest.mark.parametrize("case", first_tier(CLASSIFIERS, CLASSIFIERS[:1]))
+def test_classes(case, files, tmp_path):
+    objective, tokenizer, second = case
     two = {} if second is None else {"text2": "b"}
     data = table(files, label="label", **two)
     run, out, again = abroad(tmp_path, objective, model("bert_tag", **BERT), data, tokenizer)
@@ -129,6 +137,51 @@ def test_classes(objective, tokenizer, second, files, tmp_path):
             assert other[metric] == pytest.approx(mine[metric], abs=1e-5)
 
 
+def edited(folder, name, **changes):
+    """Changes the keys of a JSON file."""
+    tree = json.loads((folder / name).read_text()) | changes
+    (folder / name).write_text(json.dumps(tree))
+
+
+def test_classifiers_of_others(files, tmp_path):
+    """Classes in another order, without names, independent of one another, or scores."""
+    data, out = table(files, label="label"), tmp_path / "out"
+    run, _, _ = abroad(tmp_path, "classify", model("bert_tag", **BERT), data, "wordpiece(vocab=60)")
+    wanted, _ = evaluate(str(run.folder))
+
+    def measured(name, data):
+        import_folder(str(out), f"{tmp_path}/{name}")
+        metrics, _ = evaluate(f"{tmp_path}/{name}", dataset=data, examples=8)
+        return metrics["loss"], metrics["accuracy"]
+
+    loss, accuracy = pytest.approx(wanted["loss"], abs=1e-5), pytest.approx(wanted["accuracy"])
+    tensors, order = load_file(out / "model.safetensors"), [2, 0, 1]
+    rows = {name: x[order] for name, x in tensors.items() if name.startswith("classifier.")}
+    save_file({**tensors, **rows}, out / "model.safetensors", {"format": "pt"})
+    edited(out, "config.json", id2label={str(n): LABELS[i] for n, i in enumerate(order)})
+    assert measured("permuted", data) == (loss, accuracy)
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    edited(out, "config.json", id2label={str(n): f"LABEL_{n}" for n in range(3)})
+    with pytest.raises(UserError, match="label 'neg' is not in .*, which has: 0, 1, 2"):
+        measured("unnamed", data)
+    for name in ("train", "valid"):
+        lines = (files / f"{name}.tsv").read_text()
+        for number, label in enumerate(LABELS):
+            lines = lines.replace(f"\t{label}", f"\t{number}")
+        (tmp_path / f"{name}.tsv").write_text(lines)
+    assert measured("numbers", table(tmp_path, label="label")) == (loss, accuracy)
+    edited(out, "config.json", problem_type="multi_label_classification")
+    import_folder(str(out), f"{tmp_path}/several")
+    answer = tfm.load(f"{tmp_path}/several").classify(TEXT)
+    (said,) = asked("text-classification", str(out), top_k=None)([TEXT])
+    close(answer["classes"], {x["label"]: x["score"] for x in said})
+    with pytest.raises(UserError, match="is for independent classes, but the data have one class"):
+        evaluate(f"{tmp_path}/several", dataset=table(tmp_path, label="label"))
+    edited(out, "config.json", problem_type="regression")
+    with pytest.raises(UserError, match="problem_type='regression' with 3 labels cannot be import"):
+        import_folder(str(out), f"{tmp_path}/numbers_3")
+
+
 def test_numbers(files, tmp_path):
     data = table(files, score="number")
     run, out, again = abroad(
@@ -137,8 +190,12 @@ def test_numbers(files, tmp_path):
     ours = run.classify(TEXT)["number"]
     assert ours == pytest.approx(asked("text-classification", out)(TEXT)[0]["score"], abs=1e-5)
     assert ours == pytest.approx(again.classify(TEXT)["number"], abs=1e-5)
+    edited(tmp_path / "out", "config.json", problem_type=None)  # as cross-encoders have it
+    import_folder(out, f"{tmp_path}/score")
+    assert tfm.load(f"{tmp_path}/score").classify(TEXT)["number"] == pytest.approx(ours, abs=1e-5)
 
 
+@pytest.mark.ci
 def test_pairs_of_sentences(files, tmp_path):
     lines = (files / "train.tsv").read_text().replace("\tneutral", "\tpos")
     for name in ("train", "valid"):
@@ -177,7 +234,10 @@ def test_tags(files, tmp_path):
     assert other["loss"] == pytest.approx(mine["loss"], abs=1e-5)
 
 
-@pytest.mark.parametrize("tokenizer", ["wordpiece(vocab=60)", "words", "characters"])
+TOKENIZERS = ["wordpiece(vocab=60)", "words", "characters"]
+
+
+@pytest.mark.parametrize("tokenizer", first_tier(TOKENIZERS, ["words"]))
 def test_masks(tokenizer, files, tmp_path):
     data = f"text(train='{files}/text.txt', valid='{files}/text.txt', length=8, eos=True)"
     spec = {**BERT, "pooler": False}
@@ -195,12 +255,17 @@ def test_masks(tokenizer, files, tmp_path):
         assert [x["probability"] for x in ours] == pytest.approx(scores, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
-@pytest.mark.parametrize("kind", ["words", "bpe(vocab=280)", "characters", "pairs"])
-def test_continuations(name, kind, files, tmp_path):
+WRITERS = [(n, k) for n in ("gpt2", "llama") for k in ("bpe(vocab=280)", "words", "signs", "pairs")]
+
+
+@pytest.mark.parametrize(
+    "case", first_tier(WRITERS, [("gpt2", "signs"), ("llama", "bpe(vocab=280)")])
+)
+def test_continuations(case, files, tmp_path):
+    name, kind = case
     tokenizer = kind if kind != "pairs" else "bpe(vocab=280)"
     data = f"text(train='{files}/text.txt', valid='{files}/text.txt', length=8, eos=True)"
-    if kind == "characters":
+    if kind == "signs":
         data, tokenizer = f"characters(path='{files}/text.txt', length=8)", None
     if kind == "pairs":
         data = table(files, target="b")
@@ -214,9 +279,10 @@ def test_continuations(name, kind, files, tmp_path):
     text = again.generate("the cat", max_new=12)
     assert text.removeprefix("the cat" if kind == "pairs" else "") == ours
     ends = json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
-    assert ends == (None if kind == "characters" else 2)
+    assert ends == (None if kind == "signs" else 2)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["t5", "t5_v1_1"])
 def test_targets(name, files, tmp_path):
     data = table(files, target="b")
@@ -232,3 +298,62 @@ def test_targets(name, files, tmp_path):
     mine, _ = evaluate(str(run.folder))
     other, _ = evaluate(str(again.folder), dataset=data, examples=8)
     assert other["loss"] == pytest.approx(mine["loss"], abs=1e-5)
+
+
+def test_sources_end_as_the_tokenizer_says(files, tmp_path):
+    """T5's tokenizer ends a source with </s>; `tfm eval` of an import gives transformers' loss."""
+    data, out = table(files, target="b"), tmp_path / "out"
+    abroad(tmp_path, "seq2seq", model("t5", decoder_layers=2), data, "bpe(vocab=280)")
+    said = json.loads((out / "config.json").read_text())
+    names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    assert [said[name] for name in names] == [1, 2, 0]
+    rules = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    rules.post_processor = tokenizers.processors.TemplateProcessing(
+        single=["$A:0", "< eos >:0"], special_tokens=[("< eos >", 2)]
+    )
+    rules.save(str(out / "tokenizer.json"))
+    edited(out, "config.json", decoder_start_token_id=0)
+    edited(out, "generation_config.json", decoder_start_token_id=0)
+    import_folder(str(out), f"{tmp_path}/ended")
+    ours, _ = evaluate(f"{tmp_path}/ended", dataset=data, examples=4)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(out)
+    losses = []
+    for source, target in list(zip(LINES, reversed(LINES), strict=True))[:4]:
+        labels = tokenizer(target, return_tensors="pt").input_ids
+        logits = theirs(**tokenizer(source, return_tensors="pt"), labels=labels).logits[0]
+        losses += torch.nn.functional.cross_entropy(logits, labels[0], reduction="none").tolist()
+    assert ours["loss"] == pytest.approx(np.mean(losses), abs=1e-4)
+    run, ids = tfm.load(f"{tmp_path}/ended"), tokenizer(TEXT, return_tensors="pt")
+    said = tokenizer.decode(theirs.generate(**ids, max_new_tokens=9)[0], skip_special_tokens=True)
+    assert run.generate(TEXT, max_new=9) == said
+
+
+def test_settings_of_a_tokenizer_that_change_a_text_are_not_applied(tmp_path):
+    """Padding and truncation are not; special tokens in a text are, if they are asked for."""
+    source = huggingface.write(tmp_path / "hf", "bert_classify")
+    vocab = {x: n for n, x in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab[]"])}
+    rules = bert_rules(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"), True)
+    rules.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    rules.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    rules.enable_padding(length=9, pad_id=0, pad_token="[PAD]")
+    rules.enable_truncation(6)
+    rules.save(f"{source}/tokenizer.json")
+    import_folder(source, f"{tmp_path}/run")
+    reader = tfm.load(f"{tmp_path}/run").reader
+    assert reader.encode("a b") == [2, 5, 6, 3]
+    assert reader.encode("a b a b a b") == [2, 5, 6, 5, 6, 5, 6, 3]
+    assert reader.encode("a [SEP] b") == [2, 5, 7, 1, 8, 6, 3]  # [, sep, ]
+    rows = f"text\tlabel\na [SEP] b\t{'a'}\na b\tb\n"
+    (tmp_path / "rows.tsv").write_text(rows)
+    data = f"table(train='{tmp_path}/rows.tsv', text='text', label='label')"
+    dataset = open_dataset(data, "train", vocabulary=reader.vocabulary)
+    assert [x.tolist() for x in dataset.take(np.arange(2)).tokens.sequences()] == [
+        reader.encode("a [SEP] b"),
+        reader.encode("a b"),
+    ]
+    special = tfm.load(f"{tmp_path}/run", special=True)
+    assert special.reader.encode("a [SEP] b") == [2, 5, 3, 6, 3]
+    assert special.reader.words(["a", "[SEP]"])[0] == [2, 5, 3, 3]
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{source}/tokenizer.json")
+    assert theirs("a [SEP] b", truncation=False, padding=False).input_ids == [2, 5, 3, 6, 3]

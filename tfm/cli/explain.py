@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     cache_compilations()
     check_compiler()
     folders = [folder for folder in (args.run, args.other) if folder]
-    runs = [load(folder, args.checkpoint, args.trust) for folder in folders]
+    runs = [load(folder, args.checkpoint, args.trust, args.special) for folder in folders]
     parts = [explain(run, text, args.target, args.second, layers) for run in runs]
     if len({part.name for part in parts}) < len(parts):
         for part, run in zip(parts, runs, strict=True):

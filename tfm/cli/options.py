@@ -40,6 +40,7 @@ class RunParser(Parser):
     def add_text(self) -> None:
         self.add_value("text", "TEXT", "in quotes; without it, read --file or stdin", nargs="?")
         self.add_value("--file", "FILE", "read the text from a file")
+        self.add_flag("--special", "read special tokens in the text, such as [SEP], as such")
 
     def add_part(self) -> None:
         self.add_number("--part", "the task, of a run trained on a mixture", least=0)
@@ -53,7 +54,7 @@ def load_run(args: argparse.Namespace) -> LoadedRun:
     """Loads the run; warns about damaged checkpoints."""
     cache_compilations()
     check_compiler()
-    loaded = load(args.run, args.checkpoint, args.trust)
+    loaded = load(args.run, args.checkpoint, args.trust, getattr(args, "special", False))
     for message in loaded.messages:
         print(plain(message), file=sys.stderr)
     return loaded

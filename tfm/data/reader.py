@@ -73,7 +73,12 @@ class Reader:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer | None:
-        return tokenizer_of(self.vocabulary)
+        tokenizer = tokenizer_of(self.vocabulary)
+        if not self.parses:
+            return tokenizer
+        if tokenizer is None:
+            raise UserError("--special: the run has no tokenizer, so no text is a special token")
+        return tokenizer.parsing
 
     @property
     def numbers(self) -> bool:
@@ -91,7 +96,7 @@ class Reader:
         """Returns the ids of a text, without anything around them."""
         if self.kind == "tokenizer":
             assert self.tokenizer is not None
-            return self.tokenizer.encode(text, self.parses)
+            return self.tokenizer.encode(text)
         if self.kind == "bytes":
             return list(text.encode())
         if self.kind == "pieces":

@@ -114,8 +114,12 @@ def objective_of(
     problem = config.get("problem_type")
     if problem == "multi_label_classification":
         options.append("independent=True")
-    elif problem == "regression" or spec.classes == 1:
+    elif spec.classes == 1:
         first = "regress"
+    elif problem == "regression":
+        raise UserError(
+            f"problem_type='regression' with {spec.classes} labels cannot be imported, only with 1"
+        )
     return first + (f"({', '.join(options)})" if options else ""), "labels"
 
 

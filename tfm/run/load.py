@@ -30,6 +30,7 @@ class LoadedRun:
     model: nn.Module
     variables: dict[str, Any] = dataclasses.field(repr=False)
     messages: list[str]  # about damaged checkpoints
+    special: bool = False  # special tokens in a text, such as [SEP], are read as such
 
     @property
     def spec(self) -> ModelSpec:
@@ -52,9 +53,11 @@ class LoadedRun:
         """Maps text to ids and back. No data file is opened, except for runs of older versions."""
         known = Folder(self.folder).read("data.json") or {}
         if "reader" in known:
-            return readers.of_tree(known["reader"], known["vocabulary"])
-        train = self.data["train"]
-        return readers.of_data(train, self.run.data.dataset.entry, self.objective.added(train))
+            reader = readers.of_tree(known["reader"], known["vocabulary"])
+        else:
+            train, source = self.data["train"], self.run.data.dataset.entry
+            reader = readers.of_data(train, source, self.objective.added(train))
+        return dataclasses.replace(reader, parses=True) if self.special else reader
 
     @functools.cached_property
     def data(self) -> dict[str, Dataset]:
@@ -96,12 +99,18 @@ class LoadedRun:
         return predict.fill(self, text, top)
 
 
-def load(folder: str | pathlib.Path, checkpoint: str = "best", trust: bool = False) -> LoadedRun:
+def load(
+    folder: str | pathlib.Path,
+    checkpoint: str = "best",
+    trust: bool = False,
+    special: bool = False,
+) -> LoadedRun:
     """Loads the run in a folder, with its best checkpoint or its `last`.
 
-    `trust`: code that the folder holds, if any, may be run.
+    `trust`: code that the folder holds, if any, may be run. `special`: special tokens in a text,
+    such as [SEP] or </s>, are read as such, as transformers does; otherwise they are text.
     """
     path = pathlib.Path(folder)
     run = of_folder(str(path), trust)
     step, variables, messages = Checkpoints(path, read_only=True).variables(checkpoint)
-    return LoadedRun(path, step, run, run.model.build(), evaluated(variables), messages)
+    return LoadedRun(path, step, run, run.model.build(), evaluated(variables), messages, special)

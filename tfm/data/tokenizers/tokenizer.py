@@ -1,9 +1,11 @@
 """Tokenizers: text to ids and back, and the vocabulary that is saved with a run.
 
 The rules are those of the `tokenizers` library; this module adds the special ids. Special tokens
-that occur in a text are treated as text: only data sets and objectives insert special ids.
+that occur in a text are treated as text, unless someone asks for `parsing`: only data sets and
+objectives insert special ids.
 """
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -72,16 +74,16 @@ class Tokenizer:
             return around
         return around._replace(between=(special.sep,), closing=(special.sep,))
 
-    def encode(self, text: str, special: bool = False) -> list[int]:
-        """Returns the ids of a text. With `special`, names of special tokens in it are read as
-        these tokens."""
-        rules = self._with_special if special else self.rules
-        return rules.encode(self.segmented(text), add_special_tokens=False).ids
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text."""
+        return self.rules.encode(self.segmented(text), add_special_tokens=False).ids
 
     @functools.cached_property
-    def _with_special(self) -> tokenizers.Tokenizer:
-        """The rules, except that special tokens in a text are not treated as text."""
-        return tokenizers.Tokenizer.from_str(self.rules.to_str())
+    def parsing(self) -> "Tokenizer":
+        """The same tokenizer, except that special tokens in a text are read as such."""
+        other = copy.copy(self)
+        other.rules = tokenizers.Tokenizer.from_str(self.rules.to_str())
+        return other
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the concatenated ids of many texts and the length of each. Uses all cores."""
