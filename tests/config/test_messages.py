@@ -177,3 +177,13 @@ def test_help_explains_each_key(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "train.ema None float, at least 0, below 1, or None. Decay of the running mean" in out
     assert "data.batch 64 int, at least 1" in out
+
+
+def test_an_error_of_the_library_names_the_line_of_the_file(tmp_path):
+    path = tmp_path / "cell.py"
+    path.write_text(
+        "from tfm.layers.recurrent import Cell\n\n"
+        "CELLS = {'mine': Cell(lambda x, h, carry: x, ('z', 'n'), ('zi',))}\n"
+    )
+    with pytest.raises(UserError, match=rf"^{path}, line 3: Cell: .* no weight 'zi', but iz, in"):
+        config.run_file(path)

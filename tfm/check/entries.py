@@ -133,18 +133,16 @@ def _evaluator(text: Named) -> Iterator[Result]:
     each = evaluation("the evaluator", text, (getattr(text.entry, "split", ""),))
     on_valid = dataclasses.replace(each.evaluator, split="valid")
     each = dataclasses.replace(each, split="valid", evaluator=on_valid)
-    parts = run.model, run.objective.entry, data["valid"]
-    reason = on_valid.refuses(*parts)
+    subject = run.model, run.objective.entry, data["valid"]
+    reason = on_valid.refuses(*subject)
     if reason is not None:
         says = f"it refuses the small decoder that it is tried with: {reason}"
         yield Result("none", None, None, says)
         return
     (result,) = rehearse(run, data, [each])
-    declared = sorted(metric.name for metric in each.declares(*parts))
-    computed = sorted(result.metrics)
-    yield holds(
-        "metrics", f"it computes what it declares, {declared}", declared == computed, computed
-    )
+    declared, computed = sorted(x.name for x in each.declares(*subject)), sorted(result.metrics)
+    says = f"it computes what it declares, {declared}"
+    yield holds("metrics", says, declared == computed, computed)
 
 
 def check_file(path: str) -> Iterator[tuple[str, str, Result]]:

@@ -76,7 +76,7 @@ def family(text: Named) -> Iterator[Result]:
     inputs: dict[str, Array] = {}
     for seed, (name, x) in enumerate(spec.example(BATCH, length).items()):
         values = np.abs(normal(seed, *x.shape))
-        inputs[name] = jnp.asarray(values * (1 if x.dtype == jnp.float32 else 3), x.dtype)
+        inputs[name] = jnp.asarray(values if x.dtype == jnp.float32 else values > 0.7, x.dtype)
     variables = jit(module.init)(jax.random.key(0), **inputs)
     variables = {**variables, "params": varied(variables["params"])}
     padded = next((name for name in VALID if name in inputs), "")
@@ -105,7 +105,8 @@ def family(text: Named) -> Iterator[Result]:
     yield near("examples", "an example does not depend on the rest of its batch", first)
     if padded and length > CUT:
         real = {VALID[padded]: jnp.broadcast_to(jnp.arange(length)[None] < CUT, (BATCH, length))}
-        changed = {**inputs, padded: inputs[padded].at[:, CUT:].set(0)}
+        tokens = inputs[padded]  # 0 and 1
+        changed = {**inputs, padded: tokens.at[:, CUT:].set(1 - tokens[:, CUT:])}
         both = [apply(variables, **x, **real) for x in (inputs, changed)]
         if padded == "tokens_BT":  # logits of padding may be anything
             both = [jax.tree.map(lambda x: x[:, :CUT] if x.ndim == 3 else x, y) for y in both]

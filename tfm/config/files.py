@@ -142,8 +142,11 @@ def user_code(name: str) -> Iterator[None]:
     """Reports an error in the user's code as a UserError with file and line."""
     try:
         yield
-    except UserError:
-        raise
+    except UserError as e:
+        last = next(reversed(_own_frames(e)), None)
+        if last is None or last.filename in str(e):
+            raise
+        raise UserError(f"{last.filename}, line {last.lineno}: {e}") from e
     except SyntaxError as e:
         at = f", line {e.lineno}" if e.lineno else ""
         raise UserError(f"{e.filename or name}{at}: {e.msg}") from e

@@ -10,7 +10,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.nn import initializers
 
-from tfm.config.names import pick
+from tfm.config.names import UserError, pick
 from tfm.config.spec import Named
 from tfm.layers.attention import MultiHeadAttention
 from tfm.layers.context import Auxiliary, Cache, Context, Intermediates, Mixer
@@ -69,8 +69,10 @@ class Cell:
 
     def __post_init__(self) -> None:
         weights = [f"{side}{gate}" for side in "ih" for gate in self.names]
-        for name in self.biases:
-            pick(dict.fromkeys(weights), name, f"Cell: biases={self.biases}: weight")
+        for name in set(self.biases) - set(weights):
+            raise UserError(
+                f"Cell: biases={self.biases}: there is no weight {name!r}, but {', '.join(weights)}"
+            )
 
 
 CELLS = {

@@ -152,7 +152,8 @@ def rehearse(
     loaded = LoadedRun(pathlib.Path(), 0, run, model, variables, [])
     reader = of_data(train, run.data.dataset.entry, objective.added(train))
     vars(loaded).update(data=data, reader=reader)
-    step = jax.jit(functools.partial(eval_step, model, objective))
+    chunk = run.train.loss_chunk
+    step = jax.jit(functools.partial(eval_step, model, objective, chunk=chunk))
 
     def few(split: str) -> Dataset:
         return dataclasses.replace(data[split], count=min(len(data[split]), REHEARSED))

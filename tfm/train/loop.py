@@ -95,7 +95,7 @@ def train(
     init = init_digest(run, workdir)
     parts = tuple(dataset.fingerprint for dataset in data.values()), digests(run), init
     name = identity(run, *parts) if planned is None else planned.id
-    if planned not in (None, (name, *parts)):
+    if planned is not None and planned != (name, *parts):
         raise UserError(f"a file that decides the result of {name} was edited since it began")
     with folder.lock(patience):
         try:
@@ -121,10 +121,11 @@ def train(
         entries = known["entries"] if known and copied else copy_source(run, folder.path)
         keys = {"id": name, "entries": entries, "init_digest": init}
         folder.write("config.json", {**keys, **to_tree(run)})
-        train = data["train"]
-        known = {name: getattr(train, name) for name in ("fingerprint", "vocab", "vocabulary")}
-        reader = of_data(train, run.data.dataset.entry, run.objective.entry.added(train))
-        folder.write("data.json", {**known, "reader": reader.to_tree()})
+        train_data = data["train"]
+        names = ("fingerprint", "vocab", "vocabulary")
+        described = {name: getattr(train_data, name) for name in names}
+        reader = of_data(train_data, run.data.dataset.entry, run.objective.entry.added(train_data))
+        folder.write("data.json", {**described, "reader": reader.to_tree()})
         for note in dict.fromkeys(note for dataset in data.values() for note in dataset.notes):
             watcher.message(note)
         record_profile(run, folder, watcher.message)
