@@ -5,14 +5,23 @@ for grouped queries and the larger base of `3-8b`; Karpathy's llama2.c for `260k
 
   tfm describe --config=configs/llama.py:7b
 
-prints 6,738,415,616 parameters, like the published weights. Sizes: 260k, 7b, 13b, 30b, 3-8b.
+prints 6,738,415,616 parameters, like the published weights. Sizes: tiny, 260k, 7b, 13b, 30b, 3-8b.
+
+  tfm train --config=configs/llama.py:tiny --workdir=runs/llama
+
+is a complete run on generated data, stories (tasks/stories.py).
 """
+
+import pathlib
 
 from ml_collections import ConfigDict
 
+from tfm.config.files import with_model
 from tfm.config.names import pick
 
+FOLDER = pathlib.Path(__file__).parent
 SIZES = {
+    "tiny": dict(layers=2, width=64, heads=4, kv_heads=2, hidden=172, length=512),
     "260k": dict(layers=5, width=64, heads=8, kv_heads=4, hidden=172, vocab=512, length=512),
     "7b": dict(layers=32, width=4096, heads=32, hidden=11008, eps=1e-6),
     "13b": dict(layers=40, width=5120, heads=40, hidden=13824, eps=1e-6),
@@ -26,7 +35,7 @@ SIZES = {
 
 def get_config(size="7b"):
     s = pick(SIZES, size, "size")
-    return ConfigDict({
+    config = ConfigDict({
         "model": {
             "family": "decoder",
             "vocab": s.get("vocab", 32000),
@@ -38,6 +47,9 @@ def get_config(size="7b"):
             "norm": {"kind": "rms", "eps": s.get("eps", 1e-5)},
             "position": {"scheme": f"rotary(base={s.get('base', 10_000.0)})"},
             "init": {"kernel": "normal(stddev=0.02)"},
-            "tied": size == "260k",
+            "tied": size in ("tiny", "260k"),
         }
     })  # fmt: skip
+    if size == "tiny":
+        return with_model(f"{FOLDER}/tasks/stories.py:next", config.model)
+    return config

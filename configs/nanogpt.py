@@ -19,7 +19,6 @@ def get_config():
         "objective": "next_token",
         "model": {
             "family": "decoder",
-            "vocab": 65,
             "width": 128,
             "layers": 4,
             "max_length": 64,

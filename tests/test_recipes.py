@@ -139,3 +139,22 @@ def test_the_recipe_follows_the_kind_of_model(name, objective, dataset, films, t
     run, data = open_data(read(replaced(RunSpec, tree, changes)))
     assert str(run.objective) == objective
     assert data["train"].vocab <= run.model.vocab == 23
+
+
+@pytest.mark.ci
+def test_entities_of_bio_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("mine").mkdir()
+    for split in ("train", "valid", "test"):
+        sentence = "Ada B-PER\nLovelace I-PER\nwrote O\nto O\nParis B-LOC\n. O\n\n"
+        pathlib.Path(f"mine/{split}.txt").write_text(sentence * 4)
+    config = [f"--config={CONFIGS}/text/ner.py:mine", "--config.model.width=8"]
+    small = ["--config.model.hidden=8", "--config.data.buckets=None"]
+    verb, run, text = next_command(capsys, *config, *small)
+    assert verb == "tag"
+    assert main([verb, run, text]) == 0
+    words, tags, _ = zip(
+        *(x.split() for x in capsys.readouterr().out.splitlines()[:6]), strict=True
+    )
+    assert " ".join(words) == "Ada Lovelace wrote to Paris ."
+    assert set(tags) <= {"B-PER", "I-PER", "B-LOC", "O"}

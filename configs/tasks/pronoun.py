@@ -6,6 +6,7 @@ which decides. The argument is the model:
   encoder              sees both sides, and answers at "it"
   left_to_right        the same with a causal mask, which hides the answer at "it"
   left_to_right,last   the same, but answers at the last word
+  classify             sees both sides, and tells whether it is the first noun or the second
 
   tfm train --config=configs/tasks/pronoun.py:encoder --workdir=runs/pronoun
   tfm explain runs/pronoun "the animal did not cross the street because it was too tired"
@@ -26,21 +27,22 @@ VISIBLE = {"encoder": "everything", "left_to_right": "causal"}
 
 def get_config(argument="encoder"):
     model, _, at = argument.partition(",")
+    classify = model == "classify"
     return ConfigDict({
-        "objective": "tag",
+        "objective": "classify" if classify else "tag",
         "model": {
             "family": "encoder",
             "width": 64,
             "layers": 2,
             "max_length": 32,
-            "mask": pick(VISIBLE, model, "model"),
+            "mask": "everything" if classify else pick(VISIBLE, model, "model"),
             "position": {"scheme": "sinusoidal"},
             "attention": {"heads": 1},
             "feedforward": {"width": 128},
             "init": {"embedding": "normal(stddev=1.0)"},
         },
         "data": {
-            "dataset": f"pronoun(at={(at or 'it')!r})",
+            "dataset": "pronoun" if classify else f"pronoun(at={(at or 'it')!r})",
             "examples": 20_000,
             "valid_examples": 500,
             "batch": 64,

@@ -1,6 +1,8 @@
 """The grammars: translated again by hand-written rules, aligned by a dictionary, split apart."""
 
+import collections
 import itertools
+import math
 import re
 
 import numpy as np
@@ -180,3 +182,56 @@ def test_no_sentence_is_in_two_splits(task):
     assert not hashes["train"] & hashes["valid"]
     assert not hashes["valid"] & hashes["test"]
     assert not hashes["train"] & hashes["test"]
+
+
+def test_a_story_has_one_subject_and_the_stated_entropy():
+    """The entropy is counted: of the first noun, and of a sentence after its subject."""
+    dataset = open_dataset("stories", "train", 6000)
+    reader = of_data(dataset, None)
+    rows = dataset.take(np.arange(len(dataset))).tokens
+    assert set(rows.ids[np.cumsum(rows.lengths) - 1]) == {dataset.special.eos}
+    nouns, rest, words = collections.Counter(), collections.Counter(), 0
+    for ids in rows.sequences():
+        text = reader.decode(ids)
+        sentences = [
+            sentence.split(maxsplit=2) for sentence in text.removesuffix(" .").split(" . ")
+        ]
+        assert [article for article, _, _ in sentences] == ["a", "the", "the"]
+        assert len({subject for _, subject, _ in sentences}) == 1
+        nouns[sentences[0][1]] += 1
+        # a verb, perhaps an object, perhaps a place: independent of one another
+        for _, _, tail in sentences:
+            verb = tail.split()[0]
+            thing = re.search(r" a (\w+)", tail)
+            where = re.search(r" (\w+) the (\w+)$", tail)
+            for part in (("verb", verb), ("where", where and where[0])):
+                rest[part] += 1
+            if thing:
+                rest["object", thing[1]] += 1
+        words += len(ids) - 1
+
+    def entropy(kind, counts):
+        counts = np.array([n for (name, _), n in counts.items() if name == kind])
+        return -float(np.sum(counts / counts.sum() * np.log(counts / counts.sum()))), counts.sum()
+
+    total = 0.0
+    for kind in ("verb", "where", "object"):
+        nats, count = entropy(kind, rest)
+        total += nats * count
+    nats, count = entropy("noun", {("noun", noun): n for noun, n in nouns.items()})
+    assert (total + nats * count) / words == pytest.approx(1.021, abs=0.01)
+    assert nats == pytest.approx(math.log(12), abs=0.01)
+
+
+def test_the_second_sentence_of_a_pair_follows_if_it_has_the_same_subject():
+    dataset = open_dataset("stories(pairs=True)", "valid", 300)
+    examples, reader = dataset.take(np.arange(300)), of_data(dataset, None)
+    assert 0.4 < np.mean(examples.labels) < 0.6
+    begin = 0
+    for ids, label in zip(examples.tokens.sequences(), examples.labels, strict=True):
+        segments = examples.segments[begin : begin + len(ids)]
+        begin += len(ids)
+        first, second = (reader.decode(ids[segments == n]) for n in (0, 1))
+        assert (first.split()[1] == second.split()[1]) == label
+        sentences = reader.sentences(first, second)  # as `tfm classify --second` reads them
+        assert sentences == (ids.tolist(), segments.tolist())

@@ -13,7 +13,7 @@ from tfm.data.datasets import open_dataset
 from tfm.evaluate.leaks import _tokens_of_labels, find_shown_answer
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.classify import Classify, Pair, Regress
-from tfm.objectives.masked_lm import MaskedLM
+from tfm.objectives.masked_lm import Bert, MaskedLM
 from tfm.objectives.next_token import NextToken, PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq, VectorToSequence
 from tfm.objectives.span_corruption import UL2, SpanCorruption
@@ -72,6 +72,7 @@ HONEST = {
     "pair": (Pair(), "two sentences"),
     "regress": (Regress(), "numbers"),
     "vector_to_sequence": (VectorToSequence(), "vectors"),
+    "masked words of pairs": (Bert(rate=0.5), "stories(pairs=True)"),
     "skip-gram": (Word2Vec(), TEXT),
     "CBOW": (Word2Vec("cbow"), TEXT),
     "negative sampling": (Word2Vec(negatives=3), TEXT),

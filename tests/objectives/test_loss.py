@@ -12,6 +12,7 @@ from tfm.config.spec import to_spec
 from tfm.data.datasets import open_dataset
 from tfm.models.spec import model_spec
 from tfm.objectives.base import Batch, Objective, chunked_loss, head_options, sums_of
+from tfm.objectives.masked_lm import Bert
 from tfm.objectives.next_token import NextToken
 from tfm.run.spec import RunSpec
 
@@ -127,3 +128,31 @@ def test_a_loss_that_has_no_parts_is_refused():
     }
     with pytest.raises(UserError, match=r"train.loss_chunk=4: objective='tag' .* 'encoder' cannot"):
         to_spec(RunSpec, tree)
+
+
+def test_bert_is_the_mean_of_two_losses():
+    """Both losses of a batch, with the pair weighing as much as all hidden tokens."""
+    objective, dataset = Bert(rate=0.4), open_dataset("stories(pairs=True)", "train", 6)
+    examples = dataset.take(np.arange(6))
+    batch = objective.prepare(examples, dataset, np.random.default_rng(0))
+    hidden_BT = batch.weights > 0
+    assert hidden_BT[:, 0].all()  # the class
+    hidden_BT[:, 0] = False
+    rows_BT = examples.tokens.padded(dataset.max_length)
+    np.testing.assert_array_equal(batch.labels[hidden_BT], rows_BT[hidden_BT])
+    assert not np.isin(rows_BT[hidden_BT], dataset.special).any()
+    np.testing.assert_array_equal(batch.inputs["tokens_BT"][:, 0], rows_BT[:, 0])
+    rng = np.random.default_rng(1)
+    logits = {"masked_lm": rng.normal(size=(6, dataset.max_length, dataset.vocab + 1)),
+              "pair": rng.normal(size=(6, 2))}  # fmt: skip
+    sums = objective.loss(jax.tree.map(jnp.float32, logits), batch)
+    log_p = jax.tree.map(lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)), logits)
+    pair_B = -log_p["pair"][np.arange(6), examples.labels]
+    words = -np.take_along_axis(log_p["masked_lm"], rows_BT[..., None], 2)[..., 0][hidden_BT]
+    got = objective.metrics({name: np.asarray(x) for name, x in sums.items()}, dataset)
+    assert got["loss"] == pytest.approx((pair_B.mean() + words.mean()) / 2, rel=1e-5)
+    assert got["perplexity"] == pytest.approx(np.exp(words.mean()), rel=1e-5)
+    assert got["pair_loss"] == pytest.approx(pair_B.mean(), rel=1e-5)
+    right = logits["pair"].argmax(1) == examples.labels
+    assert got["pair_accuracy"] == pytest.approx(right.mean())
+    assert set(got) <= {metric.name for metric in objective.declares(dataset)}

@@ -1,10 +1,10 @@
 """Fills the masks of a text, as in "the cat [MASK] on the mat".
 
-For runs of the objectives `masked_lm`, `span_corruption` and `ul2`, and for imported encoders with
-the first. Each line of a file or of stdin is one text. In `masked_lm`, [MASK] stands for one token;
-several are predicted independently, with all of them masked. In the others it stands for a span of
-any length, found by beam search. Prints a table for each mask: the most likely tokens, or spans,
-and their probabilities.
+For runs of the objectives `masked_lm`, `bert`, `span_corruption` and `ul2`, and for imported
+encoders with the first. Each line of a file or of stdin is one text. For an encoder, [MASK] stands
+for one token; several are predicted independently, with all of them masked. For the others it
+stands for a span of any length, found by beam search. Prints a table for each mask: the most likely
+tokens, or spans, and their probabilities.
 """
 
 from collections.abc import Sequence

@@ -56,6 +56,14 @@ def load(where: str, trust: bool = False) -> ConfigDict:
     return config.lock()
 
 
+def with_model(where: str, model: Mapping[str, Any]) -> ConfigDict:
+    """Returns the run of another config with this model, whose vocabulary and classes are open, so
+    that the data decide them."""
+    config = load(where).unlock()
+    config.model = {key: x for key, x in model.items() if key not in ("vocab", "classes")}
+    return config
+
+
 def _json(path: pathlib.Path, trust: bool) -> ConfigDict:
     try:
         tree = disk.read_json(path, *([path.parent] if path.name == "config.json" else []))

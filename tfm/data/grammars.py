@@ -1,5 +1,5 @@
-"""Sentences of small grammars with known answers: translations with their word alignment, and
-pronouns whose referent a later word determines. The ids are words."""
+"""Sentences of small grammars with known answers: translations with their word alignment, stories
+about one subject, and pronouns whose referent a later word determines. The ids are words."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfm.config.names import UserError
-from tfm.data.dataset import FIRST, Examples, Generated, Ragged, Source
+from tfm.data.dataset import BOS, EOS, FIRST, Examples, Generated, Ragged, Source
 from tfm.data.draws import Draws
 from tfm.data.synthetic import ALL, most_frequent
 
@@ -165,6 +165,72 @@ def _translation(language: str) -> Source:
     return Generated(make, form="pairs", best=ALL, **lengths, **vocabulary.facts)
 
 
+SENTENCES = 3  # of a story
+MOST_STORY = 9  # words of a sentence: the cat sees a dog in the garden .
+
+
+def stories(pairs: bool = False) -> Source:
+    """a cat sleeps . the cat sees a dog in the garden . the cat runs . — a story has one subject.
+
+    The first noun determines two later ones; all other words are drawn. The lowest possible loss
+    is 1.021 nats per word, that of the 19.5 words after the first of a story on average.
+
+    With `pairs`, the examples are two sentences, and the label tells whether they have the same
+    subject, so that the second may follow the first.  After Devlin et al. 2019, §3.1.  Best: 1.
+    """
+    nouns, places = ([entry[0] for entry in word_list(table)] for table in (NOUNS, PLACES))
+    prepositions = [entry[0] for entry in word_list(PREPOSITIONS)]
+    verbs = {kind: [verb[0] for verb in word_list(kind)] for kind in (TRANSITIVE, INTRANSITIVE)}
+    vocabulary = _Vocabulary(
+        [
+            "the",
+            "a",
+            ".",
+            *nouns,
+            *places,
+            *prepositions,
+            *(x for kind in verbs.values() for x in kind),
+        ]
+    )
+
+    def sentence(choices: _Choices, article: str, subject: str) -> list[str]:
+        kind = choices.of((TRANSITIVE, INTRANSITIVE))
+        words = [article, subject, choices.of(verbs[kind])]
+        words += ["a", choices.of(nouns)] if kind == TRANSITIVE else []
+        if choices.happens(2):
+            words += [choices.of(prepositions), "the", choices.of(places)]
+        return [*words, "."]
+
+    def make(draws: Draws) -> Examples:
+        rows, labels, segments = list[list[int]](), list[int](), list[int]()
+        for bits in draws.bits((CHOICES,)):
+            choices = _Choices(bits)
+            number, same = choices.of(range(len(nouns))), choices.happens(2)
+            other = choices.of(range(1, len(nouns))) if pairs and not same else 0
+            subjects = [number] + [(number + other) % len(nouns)] * (1 if pairs else SENTENCES - 1)
+            ids = [
+                [vocabulary.ids[word] for word in sentence(choices, article, nouns[subject])]
+                for article, subject in zip(["a", "the", "the"], subjects, strict=False)
+            ]
+            if pairs:
+                ids = [[*part, BOS] for part in ids]  # which separates, too
+                segments += [0] * len(ids[0]) + [1] * len(ids[1])
+                labels.append(int(same))
+            rows.append([id_ for part in ids for id_ in part] + [EOS] * (not pairs))
+        lengths = np.array([len(row) for row in rows])
+        tokens = Ragged(np.array([id_ for row in rows for id_ in row], np.int32), lengths)
+        if not pairs:
+            return Examples(tokens=tokens)
+        label_N, segment_N = np.array(labels, np.int32), np.array(segments, np.int32)
+        return Examples(tokens=tokens, labels=label_N, segments=segment_N)
+
+    if not pairs:
+        length = SENTENCES * MOST_STORY + 1
+        return Generated(make, form="text", max_length=length, **vocabulary.facts)
+    facts = {"max_length": 2 * (MOST_STORY + 1), "classes": 2, "label_names": ("other", "next")}
+    return Generated(make, form="labels", best=ALL, **facts, **vocabulary.facts)
+
+
 OPENINGS = [(), ("yesterday",), ("today",), ("in", "the", "morning"), ("last", "night")]
 KINDS = ["old", "small", "big", "white", "famous"]
 ANIMALS = ["animal", "dog", "horse", "cat", "sheep", "donkey", "robot", "elephant"]
@@ -234,4 +300,5 @@ DATASETS: dict[str, Callable[..., Source]] = {
     "english_french": english_french,
     "english_chinese": english_chinese,
     "pronoun": pronoun,
+    "stories": stories,
 }

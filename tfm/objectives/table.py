@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tfm.data.dataset import Dataset
 from tfm.objectives.base import Objective
 from tfm.objectives.classify import Classify, Pair, Regress
-from tfm.objectives.masked_lm import MaskedLM
+from tfm.objectives.masked_lm import Bert, MaskedLM
 from tfm.objectives.next_token import NextToken, PrefixLM
 from tfm.objectives.seq2seq import Seq2Seq, VectorToSequence
 from tfm.objectives.span_corruption import UL2, SpanCorruption
@@ -24,6 +24,7 @@ OBJECTIVES: dict[str, Objective | Callable[..., Objective]] = {
     "pair": Pair(),
     "regress": Regress(),
     "masked_lm": MaskedLM,
+    "bert": Bert,
     "prefix_lm": PrefixLM,
     "span_corruption": SpanCorruption,
     "ul2": UL2,
