@@ -210,7 +210,7 @@ def test_a_published_model(tmp_path):
     source = pathlib.Path(os.environ["TFM_DATA"]) / "stories260K"
     run = load(import_folder(str(source), str(tmp_path / "run")))
     found = explain(run, "Once upon a time, there was a little girl")
-    assert found.sequences["tokens"][:3] == [("<bos>", 1), (" Once", 403), (" upon", 407)]
+    assert found.sequences["tokens"][:3] == [("<s>", 1), (" Once", 403), (" upon", 407)]
     best = found.next.continuations[0]
     told = found.text + "".join(found.next.names[id_] for id_ in best.ids)
     assert (source / "greedy.txt").read_text().startswith(told)

@@ -140,6 +140,7 @@ def test_every_mixer_is_explained(tmp_path, name):
     assert "does not know how it joins its heads" in notes[0]
     assert (site["norms"], site["terms"], site["muted"]) == (None, {}, "it was not measured")
     assert {head["silenced"] for row in found.looks[0].heads for head in row} == {None}
+    assert ("visible_NHTS" in found.looks[0].site.arrays) == (name == "wrapped")
     if name == "flat":
         q = {picture["label"]: picture for picture in out["pictures"]}["q"]
         np.testing.assert_allclose(

@@ -4,10 +4,15 @@ import json
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import models
 
 from tests.explain.explained import loaded
+from tfm.data.dataset import Special
 from tfm.data.datasets import open_dataset
 from tfm.data.reader import Reader, of_data
+from tfm.data.tokenizers.tokenizer import Tokenizer, vocabulary_of
+from tfm.data.tokenizers.trained import bpe, wordpiece
 from tfm.explain import page
 from tfm.explain.explain import explain
 
@@ -41,3 +46,29 @@ def test_names_of_bytes_are_distinct():
     assert names[32:35] == [" ", "!", '"']
     assert names[0xC3] == "<0xC3>"
     assert len(set(names)) == 256
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "first"),
+    [
+        (bpe(vocab=300), ["<pad>", "<bos>", "<eos>", "<mask>"]),
+        (wordpiece(vocab=60), ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]),
+    ],
+)
+def test_special_tokens_have_the_names_that_their_tokenizer_gives_them(tokenizer, first):
+    made = tokenizer.make(iter(["the cat sat on the mat"] * 20))
+    vocabulary, special = vocabulary_of(made, None), made.special
+    reader = Reader(kind="tokenizer", vocab=made.vocab, vocabulary=vocabulary, special=special)
+    assert reader.names(range(len(first))) == first
+    names = reader.names(range(reader.vocab))
+    assert len(set(names)) == reader.vocab  # those of bytes and of word parts, too
+    assert not [name for name in names if "\ufffd" in name]
+
+
+def test_a_piece_is_never_named_after_a_role(tmp_path):
+    """An import without special tokens may give a role to an ordinary piece."""
+    rules = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1, "<s>": 2}, unk_token="a"))
+    own = Tokenizer(rules, Special(pad=0, bos=2, eos=1, sep=1))
+    vocabulary = vocabulary_of(own, None)
+    reader = Reader(kind="tokenizer", vocab=4, vocabulary=vocabulary, special=own.special)
+    assert reader.names(range(3)) == ["a", "b", "<s>"]

@@ -7,6 +7,7 @@ builds it for a trained run, `of_huggingface` for an import.
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from tfm.data.tokenizers.tokenizer import WRAPPED, Around, Tokenizer, tokenizer_
 
 MASK = "[MASK]"  # how people write a token, or a span, that is to be filled in
 MASKS = (MASK, "<mask>")
-PARTIAL = "\ufffd"  # decoded from a part of a character
 Ids = Sequence[int] | np.ndarray
 
 
@@ -212,25 +212,31 @@ class Reader:
         return [self.name(int(id_)) for id_ in ids]
 
     def name(self, id_: int) -> str:
-        """Returns one id as a person would write it; special ones, and those for a part of a
-        character, stand in angle brackets."""
+        """Returns one id as a person would write it. Special ids have the tokenizer's own names;
+        they, and ids for a part of a character, stand in brackets."""
         if id_ >= self.vocab:
             place = id_ - self.vocab
             return self.added[place] if place < len(self.added) else f"<{id_}>"
-        tokenizer = self.tokenizer
+        tokenizer, special = self.tokenizer, self.special or ()
+        roles = [f"<{role}>" for role, x in zip(Special._fields, special, strict=False) if x == id_]
         if tokenizer is not None:
             if id_ >= tokenizer.vocab:
                 return f"<task {id_ - tokenizer.vocab}>"
-            (name,) = tokenizer.tokens([id_])
-            if PARTIAL in name:
+            token = tokenizer.rules.id_to_token(id_)
+            if token is None:
+                return roles[0] if roles else f"<{id_}>"
+            if roles and re.fullmatch(r"<.+>|\[.+\]", token):
+                return token.replace(" ", "")
+            name = tokenizer.rules.decode([id_], skip_special_tokens=False)
+            if "\ufffd" in name:
                 return f"<{id_}>"
-            spaced = (tokenizer.rules.id_to_token(id_) or "").startswith("▁")
-            return f" {name}" if spaced and not name.startswith(" ") else name
-        if self.numbers or not (piece := self.decode([id_])):
-            special = {} if self.special is None else self.special._asdict()
-            names = [f"<{name}>" for name, other in special.items() if other == id_]
-            return names[0] if names else str(id_) if self.numbers else f"<{id_}>"
-        return f"<0x{id_:02X}>" if self.kind == "bytes" and piece == PARTIAL else piece
+            return f" {name}" if token.startswith("▁") and not name.startswith(" ") else name
+        if self.numbers:
+            return roles[0] if roles else str(id_)
+        piece = self.decode([id_])
+        if self.kind == "bytes" and piece == "\ufffd":
+            return f"<0x{id_:02X}>"
+        return piece or (roles[0] if roles else f"<{id_}>")
 
     def to_tree(self) -> dict[str, Any]:
         """Returns the reader as JSON holds it, without the vocabulary, which stands beside it."""

@@ -129,10 +129,13 @@ def _sites(
             (side, title[0].upper() + title[1:], rows, "", mixer, attention, builtin),
             ("cross", "Cross-attention, target → source", "source", "cross_", "cross", cross, True),
         ):
-            part = _part(arrays, prefix, PARTS if known else PARTS[:1])
+            part = _part(arrays, prefix, PARTS if known else ("weights_NHTS", "visible_NHTS"))
             weights_NHTS = part.get("weights_NHTS")
             if weights_NHTS is None or not np.all(np.isfinite(weights_NHTS)):
                 continue
+            visible = part.get("visible_NHTS", weights_NHTS > 0)
+            if visible.shape != weights_NHTS.shape or visible.dtype != bool:
+                del part["visible_NHTS"]
             if [*weights_NHTS.shape[2:]] == [len(passage.sequences[x]) for x in (rows, cols)]:
                 shown = layers or list(range(len(weights_NHTS)))
                 kind = name, site_title, rows, cols

@@ -307,7 +307,7 @@ function attentionView(root) {
     }
     const entries = items.map(([n, h, text]) => make("li", {}, make("button", { "data-id": `${n}-${h}`, onclick: () => set({ layer: n, head: h }) }, `layer ${own.layers[n]}, head ${h}`), make("span", { class: "soft" }, own.stats[n][h].tag), make("span", {}, text)));
     refill(ranking, make("h3", {}, title), make("ul", { class: "list" }, ...entries),
-      make("p", { class: "soft" }, items.length ? "" : "Not measured: the model gives no prediction, or its heads are not projected."));
+      make("p", { class: "soft" }, items.length ? "" : "Not measured: the model gives no prediction, or the page does not know how its heads are joined."));
   }
 
   async function drawOrder() {

@@ -121,4 +121,6 @@ function show(x, matrix = {}) {
   return text.replace("-", "−");
 }
 
-const visible = (text) => text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/ /g, "·");
+// Spaces and control characters, as signs that can be seen.
+const SIGNS = { "\n": "⏎", "\t": "⇥", " ": "·", "\x7f": "␡" };
+const visible = (text) => text.replace(/[\0-\x20\x7f]/g, (c) => SIGNS[c] ?? String.fromCharCode(0x2400 + c.charCodeAt(0)));
