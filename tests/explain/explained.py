@@ -27,7 +27,7 @@ def loaded(folder, family, params=None, name="run", **changes):
     """A run folder as an import leaves it, but for its weights, which are only here."""
     own = PLAIN if family in ("recurrent", "seq2seq") else SMALL
     model = {**own, "family": family, **changes}
-    objective, form = objective_of(model_spec({"model": model}))
+    objective, form = objective_of(model_spec({"model": model}), {}, None)
     if family == "word2vec":
         objective, form = "word2vec", "text"
     if model.get("shape") == "N:1" or family in ("bag", "convolution"):
