@@ -46,10 +46,10 @@ def get_config(argument="next"):
             "batch": 32,
         },
         "optimizer": {
-            "learning_rate": 3e-3,
+            "learning_rate": 1e-3 if argument == "bert" else 3e-3,
             "schedule": "cosine(warmup=100, final=0.0)",
             "weight_decay": 0.01,
             "b2": 0.98,
         },
-        "train": {"steps": 1000, "eval_every": 500, "log_every": 100},
+        "train": {"steps": 1500 if argument == "bert" else 1000, "eval_every": 500, "log_every": 100},
     })  # fmt: skip
