@@ -10,9 +10,9 @@ tiny, mini, small, medium, base, large.
 
   tfm train --config=configs/bert.py:tiny --workdir=runs/bert
 
-is a complete run on generated data, pairs of sentences (tasks/stories.py). It takes 53 s of CPU
-time. Result: accuracy 0.497 of hidden words in validation (seed 0). Whether a sentence follows is
-not learned in these 1,000 steps (accuracy 0.52 of pairs; chance is 0.5).
+is a complete run on generated data, pairs of sentences (tasks/stories.py). It takes 72 s of CPU
+time. Result: accuracy 0.577 of hidden words and 0.870 of pairs in validation (seed 0), where
+guessing reaches 0.5.
 """
 
 import pathlib
@@ -35,6 +35,8 @@ SIZES = {
 
 def get_config(size="base"):
     s = pick(SIZES, size, "size")
+    tiny = size == "tiny"
+    stddev = 0.09 if tiny else 0.02  # about 1 / √width; pairs are learned sooner than with 0.02
     config = ConfigDict({
         "model": {
             "family": "encoder",
@@ -49,14 +51,14 @@ def get_config(size="base"):
             "attention": {"heads": s["heads"], "qkv_bias": True, "out_bias": True},
             "feedforward": {"width": 4 * s["width"], "kind": "gelu"},
             "norm": {"placement": "post", "eps": 1e-12, "embedding": True},
-            "position": {"scheme": "learned(stddev=0.02)"},
+            "position": {"scheme": f"learned(stddev={stddev})"},
             "init": {
-                "kernel": "truncated_normal(stddev=0.02)",
-                "embedding": "truncated_normal(stddev=0.02)",
+                "kernel": f"truncated_normal(stddev={stddev})",
+                "embedding": f"truncated_normal(stddev={stddev})",
             },
-            "dropout": {"embedding": 0.1, "attention": 0.1, "residual": 0.1},
+            "dropout": {} if tiny else dict.fromkeys(("embedding", "attention", "residual"), 0.1),
         }
     })  # fmt: skip
-    if size == "tiny":
+    if tiny:
         return with_model(f"{FOLDER}/tasks/stories.py:bert", config.model)
     return config

@@ -36,6 +36,7 @@ RUNS = {
 
 def get_config(argument="next"):
     objective, model = pick(RUNS, argument, "objective")
+    steps, rate = (1500, 1e-3) if argument == "bert" else (1000, 3e-3)
     return ConfigDict({
         "objective": objective,
         "model": model,
@@ -46,10 +47,10 @@ def get_config(argument="next"):
             "batch": 32,
         },
         "optimizer": {
-            "learning_rate": 3e-3,
+            "learning_rate": rate,
             "schedule": "cosine(warmup=100, final=0.0)",
             "weight_decay": 0.01,
             "b2": 0.98,
         },
-        "train": {"steps": 1000, "eval_every": 500, "log_every": 100},
+        "train": {"steps": steps, "eval_every": 500, "log_every": 100},
     })  # fmt: skip
