@@ -70,7 +70,7 @@ def main(argv):
         if not kill_imports(pathlib.Path(folder), int(options.get("seed", 0))):
             return 1
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-ktest_kills_change_nothing", *TESTS],
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-mci", "-kkills_change_nothing", *TESTS],
         env={**os.environ, "TFM_KILLS": str(rounds), **more},
         cwd=ROOT,
     )  # fmt: skip

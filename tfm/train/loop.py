@@ -10,8 +10,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import signal
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -40,6 +38,7 @@ from tfm.run.spec import RunSpec, open_data, open_datasets, plan_of, train_flops
 from tfm.runtime import check_memory, settings
 from tfm.train.board import Board
 from tfm.train.finetune import initial_variables, start_notes
+from tfm.train.interrupts import Interrupts
 from tfm.train.step import TrainState, run_numbers, run_steps, schedule, zero_metrics
 
 TIMES = ("seconds", "wait")  # of a line of the log; all the rest is reproducible
@@ -129,7 +128,7 @@ def train(
         for note in dict.fromkeys(note for dataset in data.values() for note in dataset.notes):
             watcher.message(note)
         record_profile(run, folder, watcher.message)
-        with _Interrupts() as stop, disk_errors(workdir):
+        with Interrupts() as stop, disk_errors(workdir):
             return _Training(run, name, folder, data, watcher, stop).run()
 
 
@@ -174,7 +173,7 @@ class _Training:
     folder: Folder
     data: Mapping[str, Dataset]
     watcher: Watcher
-    stop: "_Interrupts"
+    stop: Interrupts
 
     def __post_init__(self) -> None:
         run, folder, data = self.spec, self.folder, self.data
@@ -382,26 +381,3 @@ def _loss(line: Mapping[str, Any]) -> float:
 
 def _without(line: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name not in ("split", *TIMES)}
-
-
-class _Interrupts:
-    """Makes SIGTERM or a first Ctrl-C stop the run at the next step."""
-
-    asked = 0  # the signal that asked to stop
-
-    def __enter__(self) -> "_Interrupts":
-        self.before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self.before[number] = signal.signal(number, self._ask)
-        return self
-
-    def _ask(self, number: int, _: object) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = number
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
