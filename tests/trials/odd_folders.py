@@ -1,12 +1,14 @@
 """Odd Hugging Face folders: each is refused with a message, or gives the logits of transformers.
 
   python tests/trials/odd_folders.py
+  python tests/trials/odd_folders.py 3      # every third of them
 
 The folders are made from the golden cases of tests/parity: other settings, other tensors, other
-files. One that `tfm import` accepts is loaded by transformers too, with the class that its config
-names; their logits must agree to 1e-4 on the rows that are no padding. A traceback, or logits that
-differ, is reported, and the exit code is then 1. It needs torch and transformers, takes a few
-minutes, and is not a part of the test suite.
+files, other tokenizers. One that `tfm import` accepts is loaded by transformers too, with the class
+that its config names, and so is what `tfm export` makes of the import; their logits must agree to
+1e-4 on the rows that are no padding. Texts must have the ids that the folder's tokenizer gives, and
+those of the exported one. A traceback, or a difference, is reported, and the exit code is then 1.
+It needs torch and transformers, takes a few minutes, and is not a part of the test suite.
 """
 
 import json
@@ -24,15 +26,17 @@ jax.config.update("jax_platforms", "cpu")
 
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
+import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from safetensors.numpy import save_file  # noqa: E402
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors  # noqa: E402
 
 from tests.helpers.huggingface import weights  # noqa: E402
 from tests.parity import parity_cases as cases  # noqa: E402
 from tests.parity.theirs import compute  # noqa: E402
 from tfm.config.names import UserError  # noqa: E402
-from tfm.interop.folder import import_folder  # noqa: E402
+from tfm.interop.folder import export_folder, import_folder  # noqa: E402
 from tfm.run.load import load  # noqa: E402
 
 transformers.logging.set_verbosity_error()
@@ -168,6 +172,56 @@ FILES = {
 }
 
 
+NAMES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##a", "##b", ",", "[", "]", "sep"]
+TEXTS = ("a b", "ab, a", "A [SEP] b", "a b " * 20, "c", "a\u00e4b")
+
+
+def rules_of(**odd):
+    """The tokenizer of a BERT, with something odd."""
+    vocab = {token: id_ for id_, token in enumerate(odd.get("names", NAMES))}
+    rules = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    rules.normalizer = normalizers.BertNormalizer(lowercase=odd.get("lower", True))
+    rules.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rules.decoder = decoders.WordPiece()
+    rules.add_special_tokens(odd.get("special", NAMES[:5]))
+    if odd.get("around", True):
+        rules.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    if "padding" in odd:
+        rules.enable_padding(length=odd["padding"])
+    if "truncation" in odd:
+        rules.enable_truncation(odd["truncation"])
+    return rules
+
+
+TOKENIZERS = [
+    {},
+    {"padding": 16},
+    {"truncation": 4},
+    {"padding": 8, "truncation": 8},
+    {"around": False},
+    {"lower": False},
+    {"special": ["[UNK]"]},
+    {"special": [*NAMES[:5], "<extra>"]},
+    {"special": [*NAMES[:5], "a b"]},
+    {"names": [*NAMES, *(f"x{n}" for n in range(10))]},
+    {"names": [*NAMES, *(f"x{n}" for n in range(20))]},
+    {"names": NAMES[:8]},
+]
+
+
+def same_texts(source, workdir):
+    """Describes a text that the import reads otherwise than the tokenizer of the folder."""
+    rules = tokenizers.Tokenizer.from_file(str(source / "tokenizer.json"))
+    rules.no_padding()
+    rules.no_truncation()
+    for special in (True, False):
+        reader, rules.encode_special_tokens = load(workdir, special=special).reader, not special
+        for text in TEXTS:
+            if reader.encode(text) != rules.encode(text).ids:
+                return f"{text!r} is {reader.encode(text)}, not {rules.encode(text).ids}"
+    return None
+
+
 def make(root, name, odd):
     """The folder, and the architecture that transformers is to load."""
     source = root / "hf"
@@ -191,9 +245,21 @@ def ours(workdir, batch):
     return out if isinstance(out, dict) else {name: out}
 
 
+def logits(folder, architecture, config):
+    """The outputs of transformers; the class is that of the config, if there is one."""
+    said = json.loads((folder / "config.json").read_text()).get("architectures", [architecture])
+    kind = getattr(transformers, said[0])
+    model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    return compute(said[0], config, model)[0]
+
+
 def trial(root, name, odd):
     """`refused`, `agrees` or `wrong`, and why."""
-    source, architecture = make(root, name, {} if odd in FILES.values() else odd)
+    tokenizer = name == "tokenizer"
+    name = "bert_classify" if tokenizer else name
+    source, architecture = make(root, name, {} if tokenizer or odd in FILES.values() else odd)
+    if tokenizer:
+        rules_of(**odd).save(str(source / "tokenizer.json"))
     if odd in FILES.values():
         odd(source)
     try:
@@ -205,27 +271,33 @@ def trial(root, name, odd):
     if odd in FILES.values():
         return "wrong", "it was imported"
     config = cases.CASES[name][1]
-    kind = getattr(transformers, architecture)
     try:
-        model = kind.from_pretrained(source, attn_implementation="eager", dtype=torch.float32)
-        wanted, _ = compute(architecture, config, model)
+        export_folder(str(root / "run"), str(root / "back"))
+        wanted, exported = (logits(root / x, architecture, config) for x in ("hf", "back"))
     except Exception as e:
-        return "wrong", f"transformers does not accept it: {type(e).__name__}: {e}"
+        return "wrong", f"it is not exported, or loaded: {type(e).__name__}: {e}"
+    if tokenizer and (
+        reason := same_texts(source, root / "run") or same_texts(root / "back", root / "run")
+    ):
+        return "wrong", reason
     batch = cases.inputs(config)
     valid, got = batch.get("valid_BT", batch.get("decoder_valid_BT")), ours(root / "run", batch)
     for head, rows in cases.counted(wanted, valid).items():
         if head not in got:
             return "wrong", f"no output {head!r}"
-        a, b = np.asarray(got[head], np.float32)[rows], wanted[head][rows]
-        gap = np.abs(a - b).max() if a.shape == b.shape else np.inf
-        if not gap < 1e-4:
-            return "wrong", f"{head} differs by {gap}"
+        for what, other in (("", got), ("of the export ", exported)):
+            a, b = np.asarray(other[head], np.float32)[rows], wanted[head][rows]
+            gap = np.abs(a - b).max() if a.shape == b.shape else np.inf
+            if not gap < 1e-4:
+                return "wrong", f"{head} {what}differs by {gap}"
     return "agrees", ""
 
 
 def main():
     count = {"refused": 0, "agrees": 0, "wrong": 0}
-    for number, (name, odd) in enumerate([*TRIALS, *(("llama", odd) for odd in FILES.values())]):
+    trials = [*TRIALS, *(("llama", odd) for odd in FILES.values())]
+    trials += [("tokenizer", odd) for odd in TOKENIZERS]
+    for number, (name, odd) in list(enumerate(trials))[:: int(sys.argv[1]) if sys.argv[1:] else 1]:
         with tempfile.TemporaryDirectory() as temporary:
             result, text = trial(pathlib.Path(temporary), name, odd)
         count[result] += 1
