@@ -92,6 +92,12 @@ def is_matrix(params):
             ),
         ),
         (
+            OptimizerSpec(name="adam()", weight_decay=0.1, clip=None),  # the same
+            lambda p: optax.chain(
+                optax.masked(optax.add_decayed_weights(0.1), is_matrix(p)), optax.adam(1e-3)
+            ),
+        ),
+        (
             OptimizerSpec(name="lion", b2=0.99, weight_decay=0.1, clip=None),
             lambda p: optax.lion(1e-3, b2=0.99, weight_decay=0.1, mask=is_matrix(p)),
         ),

@@ -85,7 +85,7 @@ def bound(entry: Callable[..., T]) -> Callable[..., Callable[..., T]]:
     Its first parameter stays open."""
 
     def make(**options: Any) -> Callable[..., T]:
-        return functools.partial(entry, **options) if options else entry
+        return functools.partial(entry, **options)
 
     signature = inspect.signature(entry)
     options = list(signature.parameters.values())[1:]

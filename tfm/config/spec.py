@@ -162,8 +162,9 @@ def _resolve(f: dataclasses.Field, value: Any) -> Any:
         return Named.of(value, None)
     table = f.metadata["table"]()
     try:
-        if "calls" in f.metadata:
-            if "later" in f.metadata:
+        later = "later" in f.metadata
+        if "calls" in f.metadata and not (later and value in table):
+            if later:
                 table = {name: bound(entry) for name, entry in table.items()}
             return Named.of(value, read(value, table, "{key}"))
         return Named.of(value, pick(table, value, "{key}"))

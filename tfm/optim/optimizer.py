@@ -58,7 +58,7 @@ class OptimizerSpec(Spec):
                 f"{{key}} has {len(self.factors)} numbers, but factor_paths={self.factor_paths} "
                 f"has {len(self.factor_paths)}",
             )
-        if self.momentum is not None and self.name != "sgd":
+        if self.momentum is not None and "sgd" not in self.name.names:
             raise SpecError(
                 "momentum", f"{{key}}={self.momentum}: only 'sgd' has momentum, not {self.name!r}"
             )
@@ -178,10 +178,11 @@ def update(
     decay = optax.identity()
     if "weight_decay" in numbers:
         decay = optax.add_decayed_weights(numbers["weight_decay"], _by_path(spec.decays))
-    if spec.name == "adam":  # an L2 penalty, as in the paper
+    adam_decay = "adam" in spec.name.names  # an L2 penalty, as in the paper
+    if adam_decay:
         grads = _apply(decay, grads, params)
     updates, state = spec.name.entry(spec).update(grads, state, params)
-    if spec.name != "adam":
+    if not adam_decay:
         updates = _apply(decay, updates, params)
     rate = numbers["learning_rate"] * spec.schedule.entry(step, steps)
 
