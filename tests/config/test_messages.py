@@ -276,8 +276,7 @@ def test_help_without_a_config_lists_the_keys_of_every_family(capsys):
     [
         ("from optax import sgd\nOPTIMIZER = {'mine': sgd}", "OPTIMIZER is no table of tfm; did"),
         ("from tfm.ops.scores import *\nSCORE = {'mine': Score(dot)}", "did you mean SCORES?"),
-        ("from tfm.models.spec import *\nclass Mine(DecoderSpec):\n    extra: int = 3\n"
-         "FAMILIES = {'mine': Family(Mine, None)}", "Mine must be a dataclass: write @dataclasses"),
+        ("from tfm.ops.masks import MASKS", "no get_config()"),
         ("OPTIMIZER = {'name': 'sgd'}\nMASK = {}\nTASKS = {'a': print}", "no get_config()"),
     ],
 )  # fmt: skip

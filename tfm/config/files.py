@@ -25,7 +25,6 @@ from tfm.config.provenance import Copy, UserFile
 from tfm.config.registries import ENTRIES, TABLES
 from tfm.config.spec import Spec, Tree, named, parse, replaced
 from tfm.disk import CHECKSUM, was_edited
-from tfm.models.spec import Family
 from tfm.run.folder import FORMAT, check_format, upgraded
 
 RUN_KEYS = ("format", "id", "entries", "init_digest", CHECKSUM)  # in config.json, not of the config
@@ -222,11 +221,6 @@ def _add_entries(file: UserFile, module: types.ModuleType) -> None:
         if not isinstance(entry, ENTRIES[name]):
             kinds = " or a ".join(kind.__name__ for kind in ENTRIES[name])
             raise UserError(f"{path}: {name}[{key!r}] must be a {kinds}, not {entry!r}")
-        if isinstance(entry, Family) and "__dataclass_fields__" not in vars(entry.spec):
-            raise UserError(
-                f"{path}: {entry.spec.__name__} must be a dataclass: write "
-                "@dataclasses.dataclass(frozen=True, kw_only=True) above it"
-            )
     for name, key in [at for at, owner in _added_by.items() if owner.path == path]:
         if (name, key) not in entries:  # it was in the file when that was run before
             del TABLES[name][key], _added_by[name, key]

@@ -283,7 +283,7 @@ def prepare(name: str, data_dir: str) -> str:
         raise UserError(f"--prepare={name}: write NAME, NAME/CONFIG or NAME/CONFIG:VERSION")
     try:
         builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
-        hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos}
+        hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
         if hosts and not pathlib.Path(data_dir, "downloads").exists() and not _online(hosts):
             raise UserError(f"--prepare={name}: there is no network: cannot find {min(hosts)}")
         builder.download_and_prepare()
