@@ -52,11 +52,28 @@ def set_compiler_flags() -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {FUSION}={RIGHT}".strip()
 
 
+def check_platform() -> None:
+    """Raises if JAX cannot use the platform that $JAX_PLATFORMS names."""
+    import jax
+
+    try:
+        jax.default_backend()
+    except Exception as e:  # an AssertionError if a plugin is missing
+        name = os.environ.get("JAX_PLATFORMS", "")
+        reason = f"{e}; " if str(e) else ""
+        raise UserError(
+            f"JAX_PLATFORMS={name}: JAX cannot use it here: {reason}leave it out, or write "
+            "JAX_PLATFORMS=cpu"
+        ) from e
+
+
 def check_compiler() -> None:
     """Raises if the compiler returns the wrong numbers that a version of it is known for."""
     import jax
     import numpy as np
     from jax import numpy as jnp
+
+    check_platform()
 
     def squares(matrix: Any, x_N3: Any) -> Any:
         return jax.vmap(lambda row: jnp.sum((matrix @ row) ** 2))(x_N3)

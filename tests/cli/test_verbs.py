@@ -328,6 +328,19 @@ def test_tag_is_as_often_right_as_eval_says(runs, capsys):
     assert np.mean(right) == pytest.approx(evaluate(folder)[0]["accuracy"])
 
 
+def test_unknown_words_are_counted(runs, capsys, monkeypatch):
+    assert cli.main(["classify", runs("labels"), "the zebra sat on the xylophone"]) == 0
+    error = capsys.readouterr().err
+    assert "2 of 6 words are unknown to the vocabulary: zebra, xylophone" in error
+    assert cli.main(["classify", runs("labels"), "the cat sat"]) == 0
+    assert "unknown" not in capsys.readouterr().err
+    assert cli.main(["tag", runs("tags"), "the zebra sat"]) == 0  # its pieces are bytes
+    assert "unknown" not in capsys.readouterr().err
+    monkeypatch.setattr(Reader, "unknown", lambda self, text: ["zebra"])
+    assert cli.main(["tag", runs("tags"), "the zebra sat"]) == 0
+    assert "1 of 3 words are unknown to the vocabulary: zebra" in capsys.readouterr().err
+
+
 def test_fill_gives_the_probabilities_of_the_model(runs, capsys):
     folder = runs("masked")
     (found,) = json.loads(output(capsys, "fill", folder, "the [MASK] sat on", "--top=3", "--json"))

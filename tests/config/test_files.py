@@ -337,7 +337,9 @@ class TestCommandLine:
 
     def test_mistakes_in_a_file_are_named(self, write):
         path = write(IDEA.replace('"layers": 1', '"layer": 1'))
-        with pytest.raises(UserError, match=r"unknown key 'model.layer'; did you mean 'layers'"):
+        with pytest.raises(
+            UserError, match=r"unknown key 'model.layer'; did you mean 'model.layers'"
+        ):
             self.model(path)
 
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from tfm.runtime import check_memory
 from tfm.train import loop
 
 SMALL = str(pathlib.Path(__file__).parents[1] / "train" / "small.py")
+TRAIN = pathlib.Path(SMALL).parent
 
 
 def said(capsys, *argv, code=2):
@@ -187,3 +189,97 @@ def test_an_error_of_the_library_names_the_line_of_the_file(tmp_path):
     )
     with pytest.raises(UserError, match=rf"^{path}, line 3: Cell: .* no weight 'zi', but iz, in"):
         config.run_file(path)
+
+
+DECODER = [f"--config={SMALL}:decoder", "--workdir=unused", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train.steps=2147483648", "train.steps=2147483648 must be at most 2147483647"),
+        (f"data.seed={2**70}", f"data.seed={2**70} is beyond 64 bits"),
+        ("data.batch=" + "-" * 50_000 + "1", "data.batch must be int"),
+        ("data.batch=" + "9" * 9000, "data.batch must be int"),
+        ("train.log_evry=3", "unknown key 'train.log_evry'; did you mean 'train.log_every'?"),
+        ("data.tokenizer=bpe(vocab=1000000000)", "must be a whole number from 260 to 10000000"),
+        ("data.tokenizer=words(vocab=1000000000)", "must be a whole number from 6 to 10000000"),
+        (f"data.dataset=text(train='{TRAIN}', length=4)", f"{TRAIN} is a folder: name a file"),
+        ("data.dataset=table(train='x', text=1.5)", "text=1.5 must be str or int"),
+        ("model.max_length=4", "an input is 9 long, but max_length=4: make model.max_length"),
+        ("data.dataset=copy(8)", "name its options: copy(length=8)"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be(text, message, capsys):
+    assert message in said(capsys, "train", *DECODER, f"--config.{text}")
+    assert not pathlib.Path("unused").exists()
+
+
+def test_a_key_of_other_families_has_no_far_fetched_suggestion():
+    with pytest.raises(
+        UserError, match="unknown key 'model.dropout.head'; known: model.average, model"
+    ):
+        config.overridden(
+            spec.RunSpec, {"model": {"family": "word2vec"}}, {"model.dropout.head": "0"}
+        )
+
+
+def test_one_of_several_numbers_stays_a_number():
+    assert parse(spec.RunSpec, {}, "data.pack", "32") == 32
+    assert parse(spec.RunSpec, {}, "data.pack", "32,16") == (32, 16)
+
+
+def test_options_that_would_be_ignored(capsys):
+    assert "--clear and --verify: give one" in said(capsys, "data", "--clear=all", "--verify")
+    assert "--rows is the number" in said(capsys, "data", "--rows=3")
+    text = said(capsys, "generate", "nowhere", "a text", "--seed=3")
+    assert "--seed=3: nothing is drawn at temperature=0" in text
+    assert "--seed=4294967296 must be in" in said(
+        capsys, "generate", "nowhere", "a", "--temperature=1", "--seed=4294967296"
+    )
+
+
+def test_numbers_of_options_have_an_end(capsys):
+    for number in ("2147483648", "9" * 9000, "-1", "0", "x"):
+        text = said(capsys, "describe", *DECODER[:1], f"--batch={number}")
+        assert "is not a whole number of at least 1 and at most 2147483647" in text
+
+
+def test_a_file_in_the_place_of_a_run(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    text = said(capsys, "eval", tmp_path / "config.json")
+    assert f"config.json is a file: name the folder of the run, {tmp_path}" in text
+
+
+def test_names_of_what_is_prepared(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    for name in ("../..", "/etc", "a b", "huggingface:x/y"):
+        assert "write NAME, NAME/CONFIG" in said(capsys, "data", f"--prepare={name}")
+    monkeypatch.setattr("socket.getaddrinfo", mock.Mock(side_effect=OSError))
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    text = said(capsys, "data", "--prepare=mnist", f"--data_dir={tmp_path}")
+    assert "--prepare=mnist: there is no network: cannot find storage.googleapis.com" in text
+
+
+def test_help_without_a_config_lists_the_keys_of_every_family(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["train", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "model.cell" in out
+    assert "model.residual True bool (encoder, decoder, encoder_decoder)" in out
+    assert out.count("model.family") == 1
+
+
+@pytest.mark.usefixtures("own_tables")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("from optax import sgd\nOPTIMIZER = {'mine': sgd}", "OPTIMIZER is no table of tfm; did"),
+        ("from tfm.ops.scores import *\nSCORE = {'mine': Score(dot)}", "did you mean SCORES?"),
+        ("from tfm.ops.masks import MASKS", "no get_config()"),
+        ("OPTIMIZER = {'name': 'sgd'}\nMASK = {}\nTASKS = {'a': print}", "no get_config()"),
+    ],
+)  # fmt: skip
+def test_misspelt_tables_and_specs(code, message, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(code)
+    assert message in said(capsys, "train", f"--config={tmp_path}/mine.py", "--workdir=unused")

@@ -32,10 +32,15 @@ def test_read():
         ("window", "mask 'window' needs left: write window"),
         ("window(lef=3)", "mask 'window' has no option 'lef'; did you mean 'left'"),
         ("window(left=x)", "'x' in mask 'window.left=x.' is not a number"),
-        ("window(3)", "cannot read 'window.3.'"),
+        ("window(3)", "name its options: window.left=3."),
         ("causal + causal", "cannot read 'causal . causal'"),
         ("causal &", "is not a name or name.option=value."),
-        ("__import__('os')", "cannot read"),
+        ("__import__('os')", "unknown mask '__import__'"),
+        ("~" * 50_000 + "causal", "nested too deeply"),
+        ("causal & " * 5000 + "causal", "nested too deeply"),
+        ("~" * 60 + "causal", "more than 50 operators within each other"),
+        ("window(left={[]: 1})", "is not a number, string, bool or None"),
+        ("window(left='x')", "left='x' must be int"),
     ],
 )
 def test_unreadable_texts_are_named(text, message):

@@ -122,7 +122,7 @@ def test_a_copied_or_pickled_name_is_a_plain_string():
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"inner": {"sise": 3}}, "unknown key 'inner.sise'; did you mean 'size'"),
+        ({"inner": {"sise": 3}}, "unknown key 'inner.sise'; did you mean 'inner.size'"),
         ({"iner": {}}, "unknown key 'iner'; did you mean 'inner'"),
         ({"inner": {"size": "3"}}, "inner.size must be int, not '3'"),
         ({"inner": {"size": 3.0}}, "inner.size must be int, not 3.0"),

@@ -311,7 +311,7 @@ def test_statistics_are_not_parameters():
         (["--jsno"], "did you mean '--json'?"),
         (["--conifg=x.py"], "did you mean '--config'?"),
         (["--config.model.widht=3"], "did you mean 'model.width'?"),
-        (["--length=2048"], "--length=2048: x_BTD is 2048 long, but max_length=1024"),
+        (["--length=2048"], "--length=2048: an input is 2048 long, but max_length=1024"),
     ],
 )
 def test_mistakes_are_named(run, args, message):

@@ -8,7 +8,7 @@ prints the probability of every class.
 
 from collections.abc import Sequence
 
-from tfm.cli.options import RunParser, load_run, texts
+from tfm.cli.options import RunParser, load_run, report_unknown, texts
 from tfm.run.predict import classify
 from tfm.terminal import show, show_json
 
@@ -21,7 +21,9 @@ def main(argv: Sequence[str]) -> None:
     args = parser.parse(argv)
     lines = [line.partition("\t") for line in texts(args, lines=True)]
     pairs = [(first, second if tab else args.second) for first, tab, second in lines]
-    answers = classify(load_run(args), pairs)
+    loaded = load_run(args)
+    answers = classify(loaded, pairs)
+    report_unknown(loaded, [text for pair in pairs for text in pair if text is not None])
     if args.json:
         show_json(answers)
         return

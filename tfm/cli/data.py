@@ -21,20 +21,23 @@ from tfm.terminal import console, plain, table
 
 def main(argv: Sequence[str]) -> None:
     parser = Parser("data", __doc__, config=RunSpec)
-    parser.add_number("--rows", "examples that are shown (3)", 3)
+    parser.add_number("--rows", "examples that are shown (3)")
     parser.add_flag("--verify", "compare the checksums of the whole cache")
     parser.add_value("--clear", "KEY", "remove entries whose key starts with KEY, or all")
     parser.add_value("--prepare", "NAME", "download a data set of TensorFlow Datasets")
     parser.add_value("--data_dir", "FOLDER", "where --prepare writes to")
     parser.add_trust()
     args = parser.parse(argv)
-    if args.config and (args.clear or args.prepare or args.verify):
-        raise UserError("--clear, --verify and --prepare do not apply to a config: remove --config")
+    chosen = [f"--{n}" for n in ("config", "clear", "prepare", "verify") if getattr(args, n)]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)}: give one of them")
+    if args.rows is not None and not args.config:
+        raise UserError("--rows is the number of examples that are shown of a --config")
     if args.data_dir and not args.prepare:
         raise UserError("--data_dir is where --prepare=NAME writes to")
     if args.config:
         run = read(from_command_line(args.config, RunSpec, trust=args.trust))
-        for line in describe_data(run, args.rows):
+        for line in describe_data(run, args.rows or 3):
             print(plain(line))
     elif args.clear:
         print(_clear(args.clear))

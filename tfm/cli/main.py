@@ -7,8 +7,11 @@ same for a file of yours. Nothing heavy is imported before a verb needs it.
 
 import argparse
 import ast
+import codecs
 import functools
 import importlib
+import io
+import json
 import os
 import pathlib
 import sys
@@ -16,8 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tfm.config.names import UserError, pick, suggest
+from tfm.runtime import check_platform
 
 HELP = ("-h", "--help")
+MOST = 2**31 - 1  # of whole numbers: sizes and numbers of rows are counted in 32 bits
+LONGEST = 2000  # characters in a line of a message
 USAGE = """\
 tfm: does this change to a sequence model help, and how sure are we?
 
@@ -66,9 +72,11 @@ class Parser(argparse.ArgumentParser):
         """Adds an option that is a whole number."""
 
         def convert(text: str) -> int:
-            if text.isdecimal() and int(text) >= least:
+            if text.isdecimal() and len(text) <= len(str(MOST)) and least <= int(text) <= MOST:
                 return int(text)
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number of at least {least} and at most {MOST}"
+            )
 
         self.add_value(name, "N", text, type=convert, default=default)
 
@@ -81,7 +89,10 @@ class Parser(argparse.ArgumentParser):
             raise SystemExit(0)
         rest = [arg for arg in argv if not self._is_config(arg)]
         self._check_options(rest)
-        args, extra = self.parse_known_args(rest)
+        end = rest.index("--") if "--" in rest else len(rest)
+        # Options first: argparse gives an optional argument that follows an option to nobody.
+        before = sorted(rest[:end], key=lambda arg: not arg.startswith("--"))
+        args, extra = self.parse_known_args([*before, *rest[end:]])
         files = [arg for arg in extra if ".py" in arg or arg.endswith("config.json")]
         if files and self.config is not None:
             raise UserError(f"write --config={files[0]}")
@@ -170,31 +181,84 @@ def run(verb: str, argv: Sequence[str]) -> int | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in (*HELP, "help"):
-        print(usage())
-        return 0
+    _prepare_streams()
     try:
-        return run(argv[0], argv[1:]) or 0
+        if not argv or argv[0] in (*HELP, "help"):
+            print(usage())
+            return 0
+        code = run(argv[0], argv[1:]) or 0
+        sys.stdout.flush()  # a full disk is reported here, not when Python ends
+        return code
     except UserError as e:
         files = [arg.partition("=")[2] for arg in argv if arg.startswith("--config=")]
         where = "".join(f" ({file})" for file in files if file not in str(e))
-        return _report(f"tfm: {e}{where}")
+        return _report(f"{e}{where}")
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has stopped, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
     except Exception as e:
-        from tfm.config.files import own_error
-
-        text = None if os.environ.get("TFM_TRACEBACK") else own_error(e)
+        text = None if os.environ.get("TFM_TRACEBACK") else _foreseen(e)
         if text is None:
             raise
-        return _report(f"tfm: {text} (TFM_TRACEBACK=1 shows the whole traceback)")
+        return _report(f"{text} (TFM_TRACEBACK=1 shows the whole traceback)")
+
+
+def _prepare_streams() -> None:
+    """Makes standard streams that are closed lead nowhere, reads UTF-8, and escapes characters
+    that the encoding of the output lacks."""
+    codecs.register_error("escape", _escape)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # the next file that is opened would take its number
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "w" if number else "r"))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            if number:
+                stream.reconfigure(errors="escape")
+            else:
+                stream.reconfigure(encoding="utf-8")
+
+
+def _escape(error: Any) -> tuple[str, int]:
+    """Spells characters as JSON does, so that JSON stays valid."""
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _foreseen(error: Exception) -> str | None:
+    """Describes an error in a user's file, or of the system; None if it is neither."""
+    if "tfm.config.files" in sys.modules:  # which runs such files
+        from tfm.config.files import own_error
+
+        if (text := own_error(error)) is not None:
+            return text
+    if isinstance(error, OSError) and error.strerror:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+        return f"cannot read or write {error.filename or 'the output'}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory: {error}"
+    if "jax" in sys.modules:
+        try:
+            check_platform()
+        except UserError as e:
+            return str(e)
+    return None
+
+
+def _drop_output() -> None:
+    """Drops what has not been written, which Python would try to write when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(text: str) -> int:
     from tfm.terminal import plain
 
-    print("\n".join(map(plain, text.split("\n"))), file=sys.stderr)
+    for line in f"tfm: {text}".split("\n"):
+        cut = line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+        print(plain(cut), file=sys.stderr)
     return 2

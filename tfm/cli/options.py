@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from tfm.cli.main import Parser
@@ -68,27 +69,39 @@ def decoding(args: argparse.Namespace, **defaults: str) -> dict[str, Any]:
     )
 
 
+def report_unknown(loaded: LoadedRun, texts: Sequence[str]) -> None:
+    """Says how many words of some texts the model's vocabulary does not know."""
+    unknown = [word for text in texts for word in loaded.reader.unknown(text)]
+    if unknown:
+        names = list(dict.fromkeys(map(plain, unknown)))
+        some = f"{', '.join(names[:5])}{', …' * (len(names) > 5)}"
+        total = sum(len(text.split()) for text in texts)
+        message = f"{len(unknown)} of {total} words are unknown to the vocabulary: {some}"
+        print(message, file=sys.stderr)
+
+
 def texts(args: argparse.Namespace, lines: bool) -> list[str]:
     """Returns the text on the command line, or the lines (or the whole) of a file or of stdin."""
     if args.text is not None and args.file is not None:
         raise UserError(f"--file={args.file} and a text: give one of them")
-    if args.text is not None:
-        return [args.text]
-    if args.file is not None:
-        try:
+    where = "the text" if args.text is not None else args.file or "standard input"
+    try:
+        if args.text is not None:
+            (args.text + (getattr(args, "second", None) or "")).encode()
+            return [args.text]
+        if args.file is not None:
             content = pathlib.Path(args.file).read_text(encoding="utf-8")
-        except OSError as e:
-            raise UserError(f"--file={args.file}: cannot read it: {e.strerror}") from e
-        except UnicodeDecodeError as e:
-            raise UserError(f"--file={args.file}: it is not UTF-8: {e}") from e
-    elif sys.stdin is None or sys.stdin.isatty():
-        raise UserError("there is no text: give it in quotes, as --file=FILE, or on stdin")
-    else:
-        content = sys.stdin.read()
+        elif sys.stdin is None or sys.stdin.isatty():
+            raise UserError("there is no text: give it in quotes, as --file=FILE, or on stdin")
+        else:
+            content = sys.stdin.read()
+    except OSError as e:
+        raise UserError(f"--file={args.file}: cannot read it: {e.strerror}") from e
+    except UnicodeError as e:
+        raise UserError(f"{where} is not UTF-8: {e}") from e
     if not lines:
         return [content.removesuffix("\n")]
     rows = content.removesuffix("\n").split("\n") if content else []
-    where = args.file or "standard input"
     if not rows:
         raise UserError(f"{where} is empty: there is no text in it")
     for number, row in enumerate(rows, 1):

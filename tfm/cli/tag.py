@@ -7,7 +7,7 @@ for each word, with its tag and the tag's probability, and an empty line after e
 
 from collections.abc import Sequence
 
-from tfm.cli.options import RunParser, load_run, texts
+from tfm.cli.options import RunParser, load_run, report_unknown, texts
 from tfm.config.names import UserError
 from tfm.run.predict import tag
 from tfm.terminal import show, show_json
@@ -21,7 +21,9 @@ def main(argv: Sequence[str]) -> None:
     lines = texts(args, lines=True)
     if not lines[0].strip():
         raise UserError("the text is empty")
-    answers = tag(load_run(args), lines)
+    loaded = load_run(args)
+    answers = tag(loaded, lines)
+    report_unknown(loaded, lines)
     if args.json:
         show_json(answers)
         return

@@ -6,6 +6,7 @@ library's tables in every process that loads the file, so a new idea needs no ed
 """
 
 import contextlib
+import difflib
 import importlib.util
 import inspect
 import pathlib
@@ -192,7 +193,18 @@ def _add_entries(file: UserFile, module: types.ModuleType) -> None:
         table = getattr(module, name, {})
         if not isinstance(table, dict):
             raise UserError(f"{path}: {name} must be a dict of names, not {table!r}")
-    entries = {(n, key): x for n in TABLES for key, x in getattr(module, n, {}).items()}
+    others = [n for n, x in vars(module).items() if n.isupper() and x and isinstance(x, dict)]
+    for name in set(others) - set(TABLES):
+        for near in difflib.get_close_matches(name, TABLES, n=1, cutoff=0.85):
+            if all(isinstance(entry, ENTRIES[near]) for entry in vars(module)[name].values()):
+                raise UserError(f"{path}: {name} is no table of tfm; did you mean {near}?")
+    tables = {n: vars(module)[n] for n in TABLES if n in vars(module)}
+    entries = {
+        (name, key): entry
+        for name, table in tables.items()
+        if table is not TABLES[name]  # an import of the library's own
+        for key, entry in table.items()
+    }
     for (name, key), entry in entries.items():
         owner = _added_by.get((name, key))
         if key in TABLES[name] and (owner is None or owner.path != path):

@@ -13,7 +13,7 @@ from tfm.config.names import UserError
 from tfm.config.spec import LIMITS, Spec, Tree, group_of, kind_of, options, to_tree
 
 HEAD = "Keys of the config, with their values; --config.KEY=VALUE sets one:"
-MORE = "--config=FILE.py --help lists the keys of its model, and its own values."
+MORE = "--config=FILE.py --help lists the keys of its family alone, and its own values."
 WIDTH = 110
 
 
@@ -33,11 +33,12 @@ def keys_text(cls: type[Spec], tree: Tree) -> str:
 
 def describe_keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yields each key that a config may set, its value in the tree or by default, and the values
-    that are valid. Without a family, only the keys that all families share."""
+    that are valid. Without a family, yields the keys of every family, and whose they are."""
     try:
         cls = cls.variant(tree, prefix)
     except UserError:
-        tree = {**tree, "family": dataclasses.MISSING}
+        yield from _keys_of_families(cls, tree, prefix)
+        return
     hints, comments = typing.get_type_hints(cls), _comments(cls)
     for field in dataclasses.fields(cls):
         key, value = prefix + field.name, tree.get(field.name, field.default)
@@ -49,6 +50,23 @@ def describe_keys(cls: type[Spec], tree: Tree, prefix: str = "") -> Iterator[tup
         text = "needed" if value is dataclasses.MISSING else _text(value)
         comment = comments.get(field.name)
         yield key, text, _valid(cls, field, hints[field.name]) + (f". {comment}" if comment else "")
+
+
+def _keys_of_families(cls: type[Spec], tree: Tree, prefix: str) -> Iterator[tuple[str, str, str]]:
+    families = list(cls.families())
+    yield f"{prefix}family", "needed", f"one of {', '.join(families)}"
+    rows: dict[str, tuple[str, str]] = {}
+    owners: dict[str, list[str]] = {}
+    for family in families:
+        for key, *row in describe_keys(cls, {**tree, "family": family}, prefix):
+            rows.setdefault(key, (row[0], row[1]))
+            owners.setdefault(key, []).append(family)
+    for key, (value, valid) in rows.items():
+        others = [family for family in families if family not in owners[key]]
+        few = len(others) < len(owners[key])
+        only = f" ({'not ' * few}{', '.join(others if few else owners[key])})" if others else ""
+        if key != f"{prefix}family":
+            yield key, value, valid + only
 
 
 def _comments(cls: type) -> dict[str, str]:

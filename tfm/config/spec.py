@@ -4,7 +4,6 @@ A field declares its range, or the registry whose entries it names. Every spec i
 created, and the valid keys and values of a config follow from the fields alone.
 """
 
-import ast
 import dataclasses
 import functools
 import math
@@ -15,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar
 
-from tfm.config.names import UserError, bound, canonical, names_in, pick, read, suggest
+from tfm.config.names import UserError, bound, canonical, literal, names_in, pick, read, suggest
 
 Tree = Mapping[str, Any]
 Table = Mapping[str, Any]
@@ -189,6 +188,8 @@ def _check_range(f: dataclasses.Field, number: float) -> None:
             if "least" in rules and "below" in rules:
                 text = f"in [{rules['least']}, {rules['below']})"
             raise SpecError(f.name, f"{{key}}={number} must be {text}")
+    if type(number) is int and not -(2**63) <= number < 2**63:
+        raise SpecError(f.name, f"{{key}}={number} is beyond 64 bits")
     if not math.isfinite(number):
         raise SpecError(f.name, f"{{key}}={number} must be a finite number")
 
@@ -200,7 +201,13 @@ def _check_pattern(f: dataclasses.Field, text: str) -> None:
         raise SpecError(f.name, f"{{key}}={text!r} is no regular expression: {e}") from e
 
 
-_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+def _types(cls: Any) -> dict[str, Any]:
+    """Returns the types of the fields of a spec."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(_types)
 
 
 def options(hint: Any) -> tuple[Any, ...]:
@@ -222,7 +229,7 @@ def to_spec(cls: type[S], tree: Tree, prefix: str = "") -> S:
     hints, values, missing = _hints(cls), dict[str, Any](), list[str]()
     for key in tree:
         if key not in fields:
-            raise UserError(f"unknown key {prefix + key!r}{suggest(key, fields)}")
+            raise UserError(f"unknown key {prefix + key!r}{_near(prefix, key, fields)}")
     for key, f in fields.items():
         group = group_of(hints[key])
         try:
@@ -240,6 +247,10 @@ def to_spec(cls: type[S], tree: Tree, prefix: str = "") -> S:
         return cls(**values)
     except SpecError as e:
         raise e.below(prefix) from None
+
+
+def _near(prefix: str, key: str, known: Iterable[str]) -> str:
+    return suggest(prefix + key, (prefix + name for name in known))
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:
@@ -364,7 +375,7 @@ def _levels(cls: type[Spec], tree: Tree, key: str) -> list[tuple[type[Spec], Tre
         level = level.variant(tree, prefix)
         if name not in _hints(level):
             if len(levels) + 1 < len(path):  # an unknown group: suggest its siblings
-                near = suggest(prefix + name, (prefix + known for known in _hints(level)))
+                near = _near(prefix, name, _hints(level))
             else:
                 near = suggest(key, keys(level, tree, prefix))
             raise UserError(f"unknown key {key!r}{near}")
@@ -380,11 +391,8 @@ def _literal(hint: Any, text: str) -> Any:
         return None
     if any(option in (str, Named) for option in kinds):
         return text
-    try:
-        value = ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError):
-        value = text
-    if any(typing.get_origin(option) is tuple for option in kinds):
+    value = literal({"true": "True", "false": "False"}.get(text, text))
+    if any(typing.get_origin(option) is tuple for option in kinds) and type(value) not in kinds:
         if isinstance(value, str):
             return tuple(_parts(text))
         return tuple(value) if isinstance(value, tuple | list) else (value,)

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tfm.config.names import UserError, pick, read
+from tfm.config.names import UserError, expression, pick, read
 from tfm.config.spec import Named
 from tfm.data import grammars, nested, synthetic
 from tfm.data.corpus import Corpus
@@ -120,7 +120,7 @@ def fingerprint(text: str, source: Source | None = None) -> str:
     """Hashes the name, the options that differ from their defaults, and the content of files. The
     paths of files do not matter."""
     source = _source(text) if source is None else source
-    node, options = ast.parse(text.strip(), mode="eval").body, dict[str, Any]()
+    node, options = expression(text), dict[str, Any]()
     if isinstance(node, ast.Call):
         options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
         node = node.func

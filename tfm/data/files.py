@@ -80,6 +80,10 @@ def find(option: str, name: str, folder: bool = False, or_gz: bool = False) -> p
         for place in places:
             if exists(path := pathlib.Path(f"{place}{suffix}")):
                 return path.resolve()
+    for place in places:
+        if place.exists():
+            there, wanted = ("a file", "a folder") if folder else ("a folder", "a file in it")
+            raise UserError(f"{option}: {place.absolute()} is {there}: name {wanted}")
     siblings = [file.name for p in places if p.parent.is_dir() for file in p.parent.iterdir()]
     near = difflib.get_close_matches(pathlib.Path(name).name, siblings, n=1)
     kind = "folder" if folder else "file"

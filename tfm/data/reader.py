@@ -122,6 +122,12 @@ class Reader:
         """Returns the ids that a model reads for a text, with those around it."""
         return self._checked(text, [*self.task_ids(task), *self._around(self.ids(text))])
 
+    def unknown(self, text: str) -> list[str]:
+        """Returns the words of a text that the vocabulary does not know, or not as a whole."""
+        unk = None if self.special is None else self.special.unk
+        known = unk is None or self.tokenizer is None
+        return [] if known else [word for word in text.split() if unk in self.ids(word)]
+
     def sentences(
         self, text: str, second: str | None, task: int | None = None
     ) -> tuple[list[int], list[int]]:

@@ -1,10 +1,10 @@
 """Settings of decoding: the most likely token, one drawn at random, or beam search."""
 
-import ast
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tfm.config.names import literal
 from tfm.config.spec import Named, Spec, SpecError, choice, field, size, to_spec
 
 STOPPING = {  # when beam search closes a row; in brackets the name in transformers
@@ -25,7 +25,7 @@ class DecodeSpec(Spec):
     length counts the new tokens, its end included.
     """
 
-    max_new: int = size(256)  # tokens
+    max_new: int = field(256, least=1, most=1_000_000)  # tokens
     temperature: float = field(0.0, least=0)
     top_k: int | None = size(None)
     top_p: float | None = field(None, above=0, most=1)
@@ -35,12 +35,12 @@ class DecodeSpec(Spec):
     length_penalty: float = 1.0  # above 0 prefers longer sequences, below 0 shorter ones
     stopping: Named = choice(lambda: STOPPING, "estimate")
     n_best: int = size(1)  # sequences returned for each prompt
-    seed: int = field(0, least=0)
+    seed: int = field(0, least=0, below=2**32)
 
     def check(self) -> None:
         if self.temperature == 0:
-            for name in ("top_k", "top_p", "min_p"):
-                if getattr(self, name) is not None:
+            for name in ("top_k", "top_p", "min_p", "seed"):
+                if getattr(self, name):
                     raise SpecError(
                         name,
                         f"{{key}}={getattr(self, name)}: nothing is drawn at temperature=0, which "
@@ -64,11 +64,6 @@ class DecodeSpec(Spec):
 
 def decoding_settings(options: Mapping[str, str]) -> dict[str, Any]:
     """Returns the settings that options of a command line name, checked."""
-    tree: dict[str, Any] = {}
-    for name, text in options.items():
-        try:
-            tree[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            tree[name] = text
+    tree = {name: literal(text) for name, text in options.items()}
     to_spec(DecodeSpec, tree, "--")
     return tree

@@ -44,6 +44,13 @@ def describe(spec: ModelSpec, batch: int = 1, length: int | None = None) -> Desc
     """Describes a model for inputs of a batch size and a length (the maximum, at most 2048)."""
     if length is None:
         length = min(getattr(spec, "max_length", None) or 128, 2048)
+    try:
+        return _describe(spec, batch, length)
+    except OverflowError as e:
+        raise UserError(f"batch={batch}, length={length}: arrays cannot be that large: {e}") from e
+
+
+def _describe(spec: ModelSpec, batch: int, length: int) -> Description:
     module, inputs = spec.build(), spec.example(batch, length)
     # Skip-gram reads one word, whatever the length.
     length = inputs.get("decoder_input_BT", next(iter(inputs.values()))).shape[1]

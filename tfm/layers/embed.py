@@ -70,7 +70,10 @@ class PositionTable(nn.Module):
         _, length, width = x_BTD.shape
         learned = any("L" in suffix(name) for name in self.position.params)
         if learned and pos_BT is None and self.max_length is not None and length > self.max_length:
-            raise UserError(f"x_BTD is {length} long, but max_length={self.max_length}")
+            raise UserError(
+                f"an input is {length} long, but max_length={self.max_length}: make "
+                "model.max_length larger, or the examples shorter"
+            )
         sizes = {"D": self.spec.width or width}
         if self.max_length is not None:
             sizes["L"] = self.max_length

@@ -94,7 +94,7 @@ class DataSpec(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSpec(Spec):
-    steps: int = size()
+    steps: int = field(least=1, most=2**31 - 1)  # counted in 32 bits
     accumulate: int = size(1)  # parts of a batch, one after another, whose gradients are summed
     ema: float | None = rate(None)  # decay of the running mean of the weights that is evaluated
     label_smoothing: float | None = rate(None)
@@ -236,6 +236,9 @@ def read(tree: Tree) -> RunSpec:
 
 def of_folder(workdir: str, trust: bool = False) -> RunSpec:
     """Reads the run of a folder. `trust`: the copies there of users' files may be run."""
+    if os.path.isfile(workdir):
+        folder = os.path.dirname(workdir) or "."
+        raise UserError(f"{workdir} is a file: name the folder of the run, {folder}")
     return of_tree(load(os.path.join(workdir, "config.json"), trust).to_dict(), workdir)
 
 

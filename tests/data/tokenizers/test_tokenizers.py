@@ -114,6 +114,12 @@ def test_published_ids_of_a_tokenizer_json():
     assert tokenizer.decode(wanted) == text
 
 
+def test_a_vocabulary_without_the_unknown_token(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    with pytest.raises(UserError, match=r"bert: its files cannot be read: .*UNK.*vocab.txt"):
+        made(f"bert(path='{tmp_path}/vocab.txt')")
+
+
 def test_bert_cuts_words_from_the_left():
     vocab = data("tokenizers", "bert_vocab.txt").read_text("utf-8").split("\n")
     id_of = {piece: i for i, piece in enumerate(vocab) if piece}

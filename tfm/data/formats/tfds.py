@@ -13,9 +13,12 @@ import functools
 import os
 import pathlib
 import re
+import socket
 import threading
+import urllib.parse
+import urllib.request
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tfm.config.names import UserError, suggest
@@ -47,6 +50,7 @@ MAPPINGS: dict[str, Mapping[str, str]] = {
     **dict.fromkeys(("glue/mnli_mismatched", "glue/ax"), PREMISE),
 }
 TRANSLATIONS = ("wmt14_translate", "wmt16_translate", "wmt19_translate", "ted_hrlr_translate")
+NAME = re.compile(r"[a-z]\w*(/[\w.+-]+)?(:[\w.*]+)?", re.ASCII | re.IGNORECASE)
 _LOOKUP = threading.Lock()
 WIKI40B = re.compile(r"\n?_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\n?")
 
@@ -275,14 +279,31 @@ def prepare(name: str, data_dir: str) -> str:
     """Downloads a data set, writes it as ArrayRecord files and returns their folder."""
     import tensorflow_datasets as tfds
 
+    if not NAME.fullmatch(name):
+        raise UserError(f"--prepare={name}: write NAME, NAME/CONFIG or NAME/CONFIG:VERSION")
     try:
         builder = tfds.builder(name, data_dir=data_dir, file_format="array_record")
+        hosts = {urllib.parse.urlsplit(url).hostname for url in builder.url_infos or ()}
+        if hosts and not pathlib.Path(data_dir, "downloads").exists() and not _online(hosts):
+            raise UserError(f"--prepare={name}: there is no network: cannot find {min(hosts)}")
         builder.download_and_prepare()
     except tfds.core.DatasetNotFoundError as e:
-        raise UserError(f"tfds: no data set {name!r}: {str(e).splitlines()[0]}") from e
+        raise UserError(f"tfds: no data set {name!r}: {str(e).splitlines()[0]} ({EXTRA})") from e
     except ImportError as e:
         raise UserError(f"tfds: {name} cannot be prepared: {e}. {EXTRA}") from e
+    except OSError as e:  # also of the network
+        raise UserError(f"--prepare={name}: it cannot be downloaded to {data_dir}: {e}") from e
     return str(builder.data_dir)
+
+
+def _online(hosts: Iterable[str]) -> bool:
+    """Returns whether one of some hosts can be found; TFDS would try for minutes."""
+    if urllib.request.getproxies():
+        return True
+    for host in sorted(hosts)[:5]:
+        with contextlib.suppress(OSError):
+            return bool(socket.getaddrinfo(host, None))
+    return False
 
 
 def tfds(

@@ -60,12 +60,16 @@ def _published(
     """Returns a maker that loads files; files that cannot be read are the user's error."""
 
     def make(_: Iterator[str]) -> Tokenizer:
+        paths = files()
         try:
-            return load(files())
+            tokenizer = load(paths)
+            tokenizer.rules.encode("ꗃ")  # fails without the token for unknown words it may need
         except UserError:
             raise
         except Exception as e:  # the library raises `Exception` itself
-            raise UserError(f"{name}: its files cannot be read: {e}") from e
+            where = ", ".join(map(str, paths))
+            raise UserError(f"{name}: its files cannot be read: {e} ({where})") from e
+        return tokenizer
 
     return Maker(make, False, lambda: " ".join(map(digest, files())))
 

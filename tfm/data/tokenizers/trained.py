@@ -24,6 +24,7 @@ UNKNOWN = "<unk>"  # as in WikiText
 ALL_KNOWN = Special(mask=3)  # and no `unk`
 SOME_UNKNOWN = Special(unk=3, mask=4)
 BERT = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+MOST = 10_000_000  # tokens; the trainers reserve memory for all of them
 ALPHABET = {"initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet())}
 
 
@@ -85,7 +86,7 @@ def words(
     `segmenter` ("jieba") finds the words. False is for text that is already split.
     """
     if vocab is not None:
-        whole("words", "vocab", vocab, 6)
+        whole("words", "vocab", vocab, 6, MOST)
     whole("words", "min_count", min_count, 1)
     if segmenter is not None:
         pick(SEGMENTERS, segmenter, "segmenter")
@@ -119,7 +120,7 @@ def bpe(
 ) -> Maker:
     """Byte-pair encoding over bytes, as in GPT-2; reproduces any text.  Sennrich et al. 2016;
     Radford et al. 2019, §2.2. With `split_han`, no token joins two Chinese characters."""
-    whole("bpe", "vocab", vocab, 260)
+    whole("bpe", "vocab", vocab, 260, MOST)
     whole("bpe", "min_count", min_count, 1)
 
     def make(texts: Iterator[str]) -> Tokenizer:
@@ -137,7 +138,7 @@ def bpe(
 def wordpiece(vocab: int = 8000, min_count: int = 2, lower: bool = True) -> Maker:
     """WordPiece as in BERT: words are cut into known pieces from the left; sequences are put
     between [CLS] and [SEP].  Schuster & Nakajima 2012; Devlin et al. 2019."""
-    whole("wordpiece", "vocab", vocab, 6)
+    whole("wordpiece", "vocab", vocab, 6, MOST)
     whole("wordpiece", "min_count", min_count, 1)
 
     def make(texts: Iterator[str]) -> Tokenizer:
@@ -155,7 +156,7 @@ def unigram(vocab: int = 8000, lower: bool = False) -> Maker:
     Its training adds numbers in no fixed order, so a second training may give another tokenizer;
     the cache keeps the first.
     """
-    whole("unigram", "vocab", vocab, 260)
+    whole("unigram", "vocab", vocab, 260, MOST)
 
     def make(texts: Iterator[str]) -> Tokenizer:
         rules = _lowered(byte_level(Rules(models.Unigram())), lower)
