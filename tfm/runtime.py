@@ -72,7 +72,11 @@ def check_compiler() -> None:
         )
 
 
-def check_memory(shapes: Any) -> None:
+def check_memory(
+    shapes: Any,
+    text: str = "the parameters, the optimizer's state and a batch",
+    cure: str = "model.width, layers or vocab",
+) -> None:
     """Raises if arrays exceed the memory of this machine; on a GPU or TPU, JAX raises."""
     import jax
 
@@ -82,8 +86,8 @@ def check_memory(shapes: Any) -> None:
     available = machine_memory()
     if available is not None and needed > available:
         raise UserError(
-            f"the parameters and the optimizer's state need {needed / 1e9:,.0f} GB, and this "
-            f"machine has {available / 1e9:,.0f} GB: make model.width, layers or vocab smaller"
+            f"{text} need {needed / 1e9:,.0f} GB, and this machine has {available / 1e9:,.0f} GB: "
+            f"make {cure} smaller"
         )
 
 

@@ -142,6 +142,28 @@ def test_sizes_beyond_memory_are_reported():
     check_memory({"w": jax.ShapeDtypeStruct((10, 10), jnp.float32)})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("batch=1000000000000", "data set 'train': the batches of data.batch=1000000000000, with"),
+        ("batch_tokens=100000000000000", "the batches of data.batch_tokens=100000000000000, with"),
+        ("eval_batch=1000000000000", "data set 'valid': the batches of data.eval_batch=10000000"),
+    ],
+)
+def test_a_batch_beyond_memory_is_refused_before_it_is_made(
+    change, message, tmp_path, capsys, monkeypatch
+):
+    def prepare(*args):
+        raise AssertionError("a batch was made")
+
+    monkeypatch.setattr("tfm.objectives.next_token.NextToken.prepare", prepare)
+    argv = ["train", f"--config={SMALL}", f"--workdir={tmp_path}/a", f"--config.data.{change}"]
+    text = said(capsys, *argv)
+    assert message in text
+    assert "GB, and this machine has" in text
+    assert not (tmp_path / "a").exists()
+
+
 def test_no_progress_is_left_before_an_error(tmp_path, capsys):
     text = said(capsys, "train", f"--config={SMALL}", "--config.model.mask=everything",
                 f"--workdir={tmp_path}/a")  # fmt: skip

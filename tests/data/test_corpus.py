@@ -376,7 +376,7 @@ def test_files_that_do_not_fit():
         match=r"its examples are ids, so data\.tokenizer, max_length",
     ):
         opened("copy", count=3)
-    (pathlib.Path("cut.tsv.gz")).write_bytes(gzip.compress(b"s\tl\n" * 99)[:20])
+    pathlib.Path("cut.tsv.gz").write_bytes(gzip.compress(b"s\tl\n" * 99)[:20])
     with pytest.raises(UserError, match="cannot read .*cut.tsv.gz"):
         opened("table(train='cut.tsv.gz', text='s', label='l')")
 
@@ -438,3 +438,29 @@ def test_real_files_have_their_published_sizes(name, sizes):
     real("README.md")
     found = [len(opened(name, split, tokenizer="bytes")) for split in ("train", "valid", "test")]
     assert tuple(found) == sizes
+
+
+def test_decompression_stops_at_a_limit(monkeypatch):
+    """A megabyte of zeros, or of short lines, is a thousand bytes."""
+    monkeypatch.setattr("tfm.data.files.UNZIPPED", 1 << 18)
+    line = b"one\t1\n"
+    write(a__tsv__gz=b"s\tl\n" + line * (1 << 17), b__tsv__gz=b"0" * (1 << 20), c__txt__gz=line * 9)
+    limited = "is more than 0.0 GB when it is decompressed, over 100 times its size.* gunzip"
+    for name in ("a.tsv.gz", "b.tsv.gz"):
+        with pytest.raises(UserError, match=f"{name} {limited}"):
+            opened(f"table(train={name!r}, text='s', label='l')")
+        with pytest.raises(UserError, match=f"{name} {limited}"):
+            opened(f"text(train={name!r}, length=4)")
+    assert len(opened("text(train='c.txt.gz', valid=0.5, length=1)"))
+    monkeypatch.setattr("tfm.data.files.LINE", 1000)
+    write(d__tsv=b"s\tl\n" + b"0" * 1000 + b"\t1\n")
+    with pytest.raises(UserError, match="d.tsv has a line of more than"):
+        opened("table(train='d.tsv', text='s', label='l')")
+
+
+def test_windows_are_not_longer_than_the_text():
+    write(a__txt=LINES * 9, b__txt=LINES)
+    name = "text(train='a.txt', valid='b.txt', length=5, eval_length=1000000000)"
+    valid = opened(name, "valid", tokenizer="bytes")
+    assert valid.max_length == len(LINES.encode()) + 1
+    assert rows(valid) == [LINES]

@@ -146,6 +146,8 @@ def test_two_runs_need_the_same_tokens(tmp_path, found):
         (["RUN", "3 4", "5"], "unexpected argument '5'; write a text in quotes"),
         (["RUN", ""], "the text is empty"),
         (["RUN", "3 4", "--layer=1"], "unknown option '--layer=1'; did you mean '--layers'?"),
+        (["RUN", "3 4", "--layers=0-99999999999"], "as --layers=0,2-4; the largest is 9999"),
+        (["RUN", "3 4", f"--layers={'9' * 5000}"], "as --layers=0,2-4; the largest is 9999"),
         (["RUN", "3 4", "--layers=a"], "--layers=a: write numbers from 0 on, as --layers=0,2-4"),
         (["nowhere", "3 4"], "nowhere"),
     ],

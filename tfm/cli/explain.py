@@ -13,6 +13,7 @@ says so.
 import io
 import os
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -81,7 +82,8 @@ def _layers(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         ends = [first, last if dash else first]
-        if not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[1]):
-            raise UserError(f"--layers={text}: write numbers from 0 on, as --layers=0,2-4")
+        if not all(re.fullmatch("[0-9]{1,4}", end) for end in ends) or int(first) > int(ends[1]):
+            wrong = f"--layers={text}: write numbers from 0 on, as --layers=0,2-4"
+            raise UserError(f"{wrong}; the largest is 9999")
         layers.update(range(int(ends[0]), int(ends[1]) + 1))
     return sorted(layers)

@@ -5,13 +5,14 @@ import difflib
 import functools
 import gzip
 import hashlib
+import io
 import json
 import os
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
@@ -21,6 +22,8 @@ from tfm.config.names import UserError
 from tfm.runtime import cache_folder
 
 LARGE = 1 << 26  # bytes of a file whose hash is kept between processes
+RATIO, UNZIPPED = 100, 1 << 30  # of a file when it is decompressed: times its size, or bytes
+LINE = 1 << 28  # bytes of a line at most
 SLOW = 2.0  # seconds after which the speed is printed
 ON_BAD = {"error": "a bad line is an error", "skip": "bad lines are left out, and counted"}
 
@@ -118,7 +121,47 @@ def _digest(path: pathlib.Path, size: int, modified: int, changed: int, inode: i
 
 
 def open_file(path: pathlib.Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+    return unzipped(path, open(path, "rb"))
+
+
+def unzipped(path: pathlib.Path, raw: IO[bytes]) -> IO[bytes]:
+    """Returns the content of a file that may be compressed."""
+    if path.suffix != ".gz":
+        return raw
+    return io.BufferedReader(_Unzipped(path, raw))
+
+
+class _Unzipped(io.RawIOBase):
+    """Decompresses a file up to a limit: a few bytes can stand for any number of them."""
+
+    def __init__(self, path: pathlib.Path, raw: IO[bytes]):
+        self.path, self.raw, self.file = path, raw, gzip.GzipFile(fileobj=raw)
+        self.most = max(UNZIPPED, RATIO * os.fstat(raw.fileno()).st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._check(count := self.file.readinto(buffer))
+        return count
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
+        self._check(place := self.file.seek(place, whence))
+        return place
+
+    def _check(self, _: int) -> None:
+        if self.file.tell() > self.most:
+            raise UserError(
+                f"{self.path} is more than {self.most / 1e9:,.1f} GB when it is decompressed, over "
+                f"{RATIO} times its size; if that is right, decompress it with gunzip"
+            )
+
+    def close(self) -> None:
+        self.raw.close()
+        super().close()
 
 
 def raw_lines(
@@ -128,10 +171,13 @@ def raw_lines(
     bytes in several parts. Progress counts compressed bytes."""
     try:
         with open(path, "rb") as raw:
-            file = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            file = unzipped(path, raw)
             file.seek(begin)
             reported, unreported, left = raw.tell(), 0, end - begin
-            while line := file.readline(min(longest, left)):
+            whole = longest < 0
+            while line := file.readline(min(LINE if whole else longest, left)):
+                if whole and len(line) == LINE:
+                    raise UserError(f"{path} has a line of more than {LINE / 1e6:,.0f} MB")
                 yield line
                 left -= len(line)
                 unreported += len(line)

@@ -169,8 +169,8 @@ def _tags(train: Dataset, valid: Dataset) -> Scores:
     if is_bio(valid.label_names) and valid.label_names is not None:
         flat = np.zeros((2, len(examples.tokens.ids)), np.int64)
         flat[:, place] = true + 1, predicted + 1  # padding becomes -1
-        sides = (examples.tokens.padded(valid.max_length, x) - 1 for x in flat)
-        true_BT, said_BT = with_lost_tags(*sides, valid, examples.rows)
+        true_BT, said_BT = (examples.tokens.padded(valid.max_length, x) - 1 for x in flat)
+        true_BT, said_BT = with_lost_tags(true_BT, said_BT, valid, examples.rows)
         counts = entity_matches(true_BT, said_BT, true_BT >= 0, valid.label_names)
         out |= entity_scores(*(float(x.sum()) for x in counts.values()))
     return {"most frequent tag of the word": out}

@@ -37,8 +37,9 @@ class Entities(Evaluator):
     def evaluate(self, context: EvalContext, dataset: Dataset) -> Result:
         batches = eval_batches(context.objective, dataset, context.batch)
         sums = evaluate(context.eval_step, context.variables, batches)
-        sides = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
-        counts = counts_by_type(*with_lost_tags(*sides, dataset), dataset.label_names or ())
+        tags_BT, said_BT = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
+        tags_BT, said_BT = with_lost_tags(tags_BT, said_BT, dataset)
+        counts = counts_by_type(tags_BT, said_BT, dataset.label_names or ())
         total = np.sum(list(counts.values()), 0) if counts else np.zeros(3)
         slices = {kind: entity_scores(*map(float, count)) for kind, count in counts.items()}
         return Result(entity_scores(*map(float, total)), slices)

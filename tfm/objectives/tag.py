@@ -73,8 +73,8 @@ class Tag(Objective):
         kept = without_positions(sums)
         if not is_bio(dataset.label_names):
             return kept
-        sides = (sums[name].astype(np.int64) for name in ("tags_BT", "predicted_BT"))
-        tags_BT, said_BT = with_lost_tags(*sides, dataset)
+        tags_BT, said_BT = (sums[x].astype(np.int64) for x in ("tags_BT", "predicted_BT"))
+        tags_BT, said_BT = with_lost_tags(tags_BT, said_BT, dataset)
         return kept | entity_matches(tags_BT, said_BT, tags_BT >= 0, dataset.label_names or ())
 
     def declares(self, dataset: Dataset | None = None) -> tuple[Metric, ...]:

@@ -24,7 +24,7 @@ from tfm.objectives.batches import check_same_ids, eval_batches, open_sizes
 from tfm.objectives.table import OBJECTIVES
 from tfm.run.folder import Folder
 from tfm.run.load import LoadedRun, load
-from tfm.run.spec import DataSpec, RunSpec
+from tfm.run.spec import DataSpec, RunSpec, check_batch
 
 REHEARSED = 16  # examples
 
@@ -115,6 +115,7 @@ def evaluate(
     if reason is not None:
         raise UserError(f"data set {str(data.dataset)!r}: objective {name!r} {reason}")
     open_sizes(loaded.spec, entry, valid)  # raises if the model is too small
+    check_batch(run, split, valid)
     if saved and not imported:
         try:
             check_same_ids(entry, saved["vocab"], vocabulary, valid)

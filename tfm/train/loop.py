@@ -150,7 +150,7 @@ def check_leak(run: RunSpec, data: Mapping[str, Dataset], watcher: Watcher) -> N
     def model() -> tuple[Any, Any]:
         init, _, eval_step = run_steps(run)
         first = train_batch(objective, train, plan_of(run, train), run.seed, 0)
-        check_memory(jax.eval_shape(init, first, jnp.uint32(run.seed)))
+        check_memory((jax.eval_shape(init, first, jnp.uint32(run.seed)), first))
         return eval_step, init(first, jnp.uint32(run.seed)).variables()
 
     shorter = min(valid, train, key=lambda dataset: dataset.max_length)
@@ -241,7 +241,7 @@ class _Training:
     def _restore(self) -> TrainState:
         seed = jnp.uint32(self.spec.seed)
         like = jax.eval_shape(self.init, self.first, seed)
-        check_memory(like)
+        check_memory((like, self.first))
         items, damaged = self.checkpoints.newest(like.items(), self.folder.logged_until)
         for step, text in damaged.items():
             self.watcher.message(f"{text}; going on from the one before")
