@@ -61,14 +61,22 @@ def test_there_is_no_verdict_without_enough_seeds():
     assert found["a", "x"].p is None
 
 
-def test_a_difference_without_spread():
-    found = compare({("a", "x"): ([0.25] * 5, "")}, ACCURACY)
-    assert found["a", "x"].verdict == "better"
-    assert found["a", "x"].p == 0.0
+@pytest.mark.parametrize("values", [[0.25] * 5, [0.1 + 0.2, *[0.3] * 5], [-1e-9, *[-1e-9] * 5]])
+def test_a_difference_without_spread(values):
+    """Also up to rounding, where Student's test would give a p-value of 1e-79."""
+    found = compare({("a", "x"): (values, ""), ("b", "x"): ([1.0, 2, 3, 4, 6], "")}, ACCURACY)
+    count = len(values)
+    reason = f"the same difference in {count} of {count} seeds, so there is no spread to test"
+    assert found["a", "x"].verdict == f"no verdict: {reason}"
+    assert found["a", "x"].difference == pytest.approx(values[0])
+    assert [found["a", "x"].p, found["a", "x"].p_holm, found["a", "x"].low] == [None] * 3
+    assert found["b", "x"].p_holm == found["b", "x"].p  # the only one that is tested
+    assert compare({("a", "x"): ([0.0] * 5, "")}, ACCURACY)["a", "x"].p == 1
 
 
 def test_a_metric_without_a_direction_is_higher_or_lower():
-    pairs = {("a", "x"): ([0.25] * 5, ""), ("b", "x"): ([-0.25] * 5, "")}
+    up = [0.25, 0.26, 0.27, 0.28, 0.29]
+    pairs = {("a", "x"): (up, ""), ("b", "x"): ([-x for x in up], "")}
     verdicts = [found.verdict for found in compare(pairs, Metric("entropy", NEITHER)).values()]
     assert verdicts == ["higher", "lower"]
 

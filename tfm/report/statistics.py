@@ -12,6 +12,7 @@ from tfm.metric import HIGH, NEITHER, Metric
 
 LEVEL = 0.95
 FEWEST = 5  # seeds that a verdict needs
+SPREAD = 1e-6  # of differences, relative to the largest, up to which they count as equal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +65,18 @@ def compare(
     """Compares variants with the baseline, given differences by seed and a reason for no verdict.
 
     Student's paired test, corrected by Holm 1979 over all comparisons without such a reason ("").
+    Equal differences have no spread: they have neither an interval nor, unless all are 0, a test.
     """
-    tested = {
-        name: _p(differences)
-        for name, (differences, reason) in pairs.items()
-        if not reason and len(differences) >= FEWEST
-    }
+    reasons = {name: reason or _untested(values) for name, (values, reason) in pairs.items()}
+    tested = {name: _p(values) for name, (values, _) in pairs.items() if not reasons[name]}
     corrected = holm(tested)
     out = {}
-    for name, (differences, reason) in pairs.items():
+    for name, (differences, _) in pairs.items():
         mean = interval(differences)
+        if _are_equal(differences):
+            mean = Interval(mean.mean)
         if name not in tested:
-            verdict = f"no verdict: {reason or f'fewer than {FEWEST} seeds'}"
+            verdict = f"no verdict: {reasons[name]}"
         elif corrected[name] >= 1 - LEVEL or not mean.mean:
             verdict = "no difference shown"
         else:
@@ -91,10 +92,25 @@ def _verdict(difference: float, metric: Metric) -> str:
     return "better" if (difference > 0) == (metric.better == HIGH) else "worse"
 
 
+def _are_equal(differences: Sequence[float]) -> bool:
+    """Returns True for differences that are not zero, and equal up to rounding."""
+    largest = max(map(abs, differences), default=0.0)
+    return largest > 0 and max(differences) - min(differences) <= SPREAD * largest
+
+
+def _untested(differences: Sequence[float]) -> str:
+    """Returns why differences cannot be tested, or ""."""
+    count = len(differences)
+    if count < FEWEST:
+        return f"fewer than {FEWEST} seeds"
+    equal = f"the same difference in {count} of {count} seeds, so there is no spread to test"
+    return equal if _are_equal(differences) else ""
+
+
 def _p(differences: Sequence[float]) -> float:
-    """Returns the p-value of Student's test that the mean is zero."""
-    if len(set(differences)) == 1:  # no spread: certainly zero, or certainly not
-        return 1.0 if differences[0] == 0 else 0.0
+    """Returns the p-value of Student's test that the mean is zero; 1 if all differences are."""
+    if not any(differences):
+        return 1.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
