@@ -192,6 +192,8 @@ def test_schedules(text, formula):
         ({"schedule": "cosin"}, "unknown optimizer.schedule 'cosin'; did you mean 'cosine'"),
         ({"schedule": "wsd(decay=2)"}, "decay=2 must be in"),
         ({"learning_rate": 0.0}, "optimizer.learning_rate=0.0 must be above 0"),
+        ({"learning_rate": 1e-60}, "optimizer.learning_rate=1e-60 is 0 in float32: the least is"),
+        ({"eps": 1e-50}, "optimizer.eps=1e-50 is 0 in float32"),
         ({"b2": 1.0}, r"optimizer.b2=1.0 must be in \[0, 1\)"),
         ({"momentum": 0.9}, "only 'sgd' has momentum, not 'adamw'"),
         ({"weight_decay": -1.0}, "at least 0"),

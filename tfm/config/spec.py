@@ -172,6 +172,7 @@ def _resolve(f: dataclasses.Field, value: Any) -> Any:
         raise SpecError(f.name, text) from e
 
 
+SMALLEST = 2.0**-126  # smaller numbers lose digits in float32, or are 0
 LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
     "least": (operator.ge, "at least"),
     "above": (operator.gt, "above"),
@@ -192,6 +193,8 @@ def _check_range(f: dataclasses.Field, number: float) -> None:
         raise SpecError(f.name, f"{{key}}={number} is beyond 64 bits")
     if not math.isfinite(number):
         raise SpecError(f.name, f"{{key}}={number} must be a finite number")
+    if 0 < abs(number) < SMALLEST:
+        raise SpecError(f.name, f"{{key}}={number} is 0 in float32: the least is {SMALLEST:.1e}")
 
 
 def _check_pattern(f: dataclasses.Field, text: str) -> None:

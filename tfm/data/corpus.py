@@ -153,7 +153,7 @@ class Corpus(Source):
                 raise UserError(f"{self.kind}: {split!r} has no example that can be read")
             if self.split(split)[:2] != source[:2]:
                 raise UserError(f"{self.kind}: the files of {split!r} were edited while being read")
-            return {**facts, "skipped": log.count, "first": log.first}
+            return {**facts, "skipped": log.count, "first": log.first, "notes": log.notes}
 
         tokenizer = self.tokenizer
         key = cache.key_of(
@@ -187,8 +187,19 @@ class Corpus(Source):
         if self.label_names is not None:
             facts["classes" if layout.form == "labels" else "tags"] = len(self.label_names)
         if self.windows is not None:
-            return open_stream(entry, self.windows, split, count, **facts)
-        return open_records(entry, layout, tokenizer, self.reading, split, count, **facts)
+            dataset = open_stream(entry, self.windows, split, count, **facts)
+        else:
+            dataset = open_records(entry, layout, tokenizer, self.reading, split, count, **facts)
+        notes = *dataset.notes, *entry.facts.get("notes", ()), *self._warnings(split)
+        return dataclasses.replace(dataset, notes=notes)
+
+    def _warnings(self, split: str) -> Iterator[str]:
+        """Yields what is probably a mistake."""
+        if split == "train" and self.label_names is not None and len(self.label_names) == 1:
+            yield f"train: there is a single class, {self.label_names[0]!r}: nothing can be learned"
+        with contextlib.suppress(UserError):  # there is no training split
+            if split != "train" and self.split(split).digest == self.split("train").digest:
+                yield f"{split}: it is the file of the training split, so scores are too good"
 
 
 @dataclasses.dataclass(frozen=True)

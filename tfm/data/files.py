@@ -45,6 +45,7 @@ class ReadLog:
         self.skip, self.advance = on_bad == "skip", advance
         self.count = 0
         self.first: list[str] = []
+        self.notes: list[str] = []  # about a file that can be read, but may be wrong
 
     def bad(self, place: Place, reason: str) -> None:
         if not self.skip:

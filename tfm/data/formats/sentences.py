@@ -65,6 +65,11 @@ def _cells(path: pathlib.Path, columns: Mapping[str, str | int], log: ReadLog) -
     for place, line in (_csv_lines if is_csv else _tsv_lines)(path, log):
         if width is None:
             index = {field: _column(place, line, column) for field, column in columns.items()}
+            names = [name.strip() for name in line]
+            for i in sorted(set(index.values()) if header else ()):
+                if names.count(names[i]) > 1:
+                    twice = f"the column {names[i]!r} occurs more than once"
+                    log.notes.append(f"{place}: {twice}; the first one is read")
             width = len(line)
             if header:
                 continue
