@@ -175,7 +175,7 @@ def of_run(path: str) -> Maker:
         except UserError as e:
             raise UserError(f"of_run: {e}") from e
         if known is None:
-            raise UserError(f"of_run: no file {pathlib.Path(path) / 'data.json'}")
+            raise UserError(f"of_run: cannot read {pathlib.Path(path) / 'data.json'}: no such file")
         try:
             return json.dumps(json.loads(known["vocabulary"])["tokenizer"])
         except (ValueError, KeyError, TypeError):
