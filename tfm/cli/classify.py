@@ -3,7 +3,7 @@
 For runs of the objectives `classify`, `pair` and `regress`, and for imported models with classes.
 Each line of a file or of stdin is one text. A second sentence is given with --second, or in each
 line after a tab. Prints a line for each text: the class, its probability, and the text. --json
-prints the probability of every class.
+prints the probability of every class. A model with a single score prints the score as it is.
 """
 
 from collections.abc import Sequence
