@@ -8,6 +8,7 @@ Not part of the tests: they check the most telling of these, this tries many.
 
 import contextlib
 import io
+import itertools
 import json
 import pathlib
 import sys
@@ -87,6 +88,26 @@ VALUES = {  # overrides of a good config, and what the message must contain
     "train.allow_leak=perhaps": "allow_leak",
     "seed=-1": "seed",
     "seed=4294967296": "seed",
+    f"seed={2**64}": "seed",
+    f"data.seed={2**70}": "64 bits",
+    f"train.steps={2**31}": "train.steps",
+    f"train.log_every={2**70}": "64 bits",
+    f"model.width={10**18}": "GB",
+    f"model.mask={'~' * 50_000}causal": "too deeply",
+    f"model.mask={'causal & ' * 5000}causal": "too deeply",
+    f"model.mask={'~' * 60}causal": "operators",
+    f"data.batch={'-' * 50_000}1": "data.batch",
+    f"data.batch={'9' * 9000}": "data.batch",
+    "data.dataset=copy(8)": "length=8",
+    "data.dataset=copy(length={[]: 1})": "length",
+    "data.dataset=text(train='tests', length=8)": "is a folder",
+    "data.dataset=table(train='README.md', text=1.5)": "text=1.5",
+    "train.log_evry=3": "train.log_every",
+    "model.dropuot.residual=0": "model.dropout",
+    **{
+        f"data.tokenizer={name}(vocab=1000000000)": "vocab"
+        for name in ("bpe", "unigram", "wordpiece", "words")
+    },
 }
 
 
@@ -151,11 +172,41 @@ def commands(folder: pathlib.Path):
         yield ["sweep", str(study), f"--workdir={folder / 'sweep'}", "--quiet"], name, body
 
 
+def extremes(folder: pathlib.Path):
+    """Numbers, texts and options beyond what is possible."""
+    work = f"--workdir={folder / 'run'}"
+    yield [
+        *("train", REVERSE, work, "--config.model.max_length=2"),
+        "--config.model.position.scheme=learned",
+    ], "max_length=2"  # fmt: skip
+    (folder / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\n[MASK]\nthe\n")
+    yield [
+        *("train", REVERSE, work, "--config.data.dataset=text(train='README.md', length=8)"),
+        f"--config.data.tokenizer=bert(path='{folder / 'vocab.txt'}')",
+    ], "UNK"  # fmt: skip
+    (folder / "binary").write_bytes(b"\xff\xfe\x00")
+    yield ["generate", str(folder), f"--file={folder / 'binary'}"], "UTF-8"
+    yield ["classify", str(folder), "\udcff"], "UTF-8"
+    yield ["generate", str(folder), "a", f"--seed={2**64}", "--temperature=1"], "--seed"
+    yield ["generate", str(folder), "a", "--seed=3"], "temperature=0"
+    yield ["generate", str(folder), "a", f"--max_new={2**70}"], "--max_new"
+    yield ["generate", str(folder), "a", "--top_k=3"], "temperature=0"
+    yield ["eval", str(folder / "bad.json")], "is a file"
+    yield ["eval", str(folder), f"--examples={2**70}"], "--examples"
+    yield ["describe", REVERSE, f"--batch={10**18}"], "--batch"
+    yield ["describe", REVERSE, f"--batch={'9' * 9000}"], "--batch"
+    yield ["data", "--prepare=../.."], "--prepare"
+    yield ["data", "--clear=all", "--verify"], "one of them"
+    yield ["data", "--rows=3"], "--rows"
+    (folder / "table.py").write_text("def f(): pass\nOPTIMIZER = {'mine': f}\n")
+    yield ["train", f"--config={folder / 'table.py'}", work], "OPTIMIZERS"
+
+
 def main() -> None:
     wrong = tried = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
-        for argv, wanted, *body in commands(folder):
+        for argv, wanted, *body in itertools.chain(commands(folder), extremes(folder)):
             study = pathlib.Path(argv[1]) if body else None
             if study is not None:
                 study.mkdir(exist_ok=True)
