@@ -24,7 +24,8 @@ from tfm.objectives.batches import check_same_ids, eval_batches, open_sizes
 from tfm.objectives.table import OBJECTIVES
 from tfm.run.folder import Folder
 from tfm.run.load import LoadedRun, load
-from tfm.run.spec import DataSpec, RunSpec, check_batch
+from tfm.run.memory import check_batch
+from tfm.run.spec import DataSpec, RunSpec
 
 REHEARSED = 16  # examples
 

@@ -35,7 +35,7 @@ from tfm.describe.flops import flops
 from tfm.evaluate.evaluator import Evaluation, check_evaluations, evaluation
 from tfm.evaluate.table import EVALUATORS
 from tfm.models.common import check_packable
-from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec, TransformerSpec, model_spec
+from tfm.models.spec import FAMILIES, ModelSpec, RecurrentSpec, model_spec
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.batches import (
     Share,
@@ -49,7 +49,7 @@ from tfm.objectives.batches import (
 from tfm.objectives.table import OBJECTIVES, accepting, objectives
 from tfm.optim.optimizer import OptimizerSpec
 from tfm.run.folder import Folder
-from tfm.runtime import check_memory
+from tfm.run.memory import check_batch
 
 ON_NONFINITE = {
     "stop": "stop, and mark the run as diverged",
@@ -283,6 +283,7 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
     datasets, objective, model = open_datasets(run, vocabulary), run.objective.entry, run.model
     train = datasets["train"]
     for name, dataset in datasets.items():
+        check_batch(run, name, dataset)
         reason = objective.refuses(dataset)
         if reason is not None:
             fits = ", ".join(accepting(dataset))
@@ -293,29 +294,10 @@ def open_data(run: RunSpec, vocabulary: str | None = None) -> tuple[RunSpec, dic
         except UserError as e:
             raise UserError(f"data set {name!r}: {e}") from e
     run = dataclasses.replace(run, model=model)
-    for name, dataset in datasets.items():
-        check_batch(run, name, dataset)
     _check_shapes(model.build(), objective, datasets)
     if evaluations := [*run.during, *run.after]:
         check_evaluations(evaluations, model, objective, datasets)
     return run, datasets
-
-
-def check_batch(run: RunSpec, split: str, dataset: Dataset) -> None:
-    """Raises if a batch is beyond this machine's memory, before one is made. Counted are ids,
-    labels and weights, and the states that gradients need: less than a step takes."""
-    data, model, train = run.data, run.model, split == "train"
-    key = "batch_tokens" if train and data.batch_tokens else "batch" if train else "eval_batch"
-    length, rows = dataset.max_length + dataset.max_target, getattr(data, key)
-    if train and data.pack is not None:
-        length = int(np.sum(data.pack))
-    tokens = rows if key == "batch_tokens" else rows * length
-    batch = [jax.ShapeDtypeStruct((tokens, 4), np.float32)]
-    if isinstance(model, TransformerSpec) and not run.optimizer.frozen:
-        shape = tokens // run.train.accumulate, model.width * (model.layers if train else 1)
-        batch.append(jax.ShapeDtypeStruct(shape, model.dtype.entry))
-    text = f"data set {split!r}: the batches of data.{key}={rows}, with rows of {length} tokens,"
-    check_memory(batch, text, f"data.{key} or the rows")
 
 
 def _check_shapes(module: nn.Module, objective: Objective, datasets: dict[str, Dataset]) -> None:
