@@ -249,8 +249,8 @@ def test_what_is_saved_is_the_same_tokenizer():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bpe(vocab=100)", "bpe: vocab=100 must be a whole number at least 260"),
-        ("words(vocab=5)", "vocab=5 must be a whole number at least 6"),
+        ("bpe(vocab=100)", "bpe: vocab=100 must be a whole number from 260 to 10000000"),
+        ("words(vocab=5)", "vocab=5 must be a whole number from 6 to 10000000"),
         ("tiktoken(path='a/mine.tiktoken')", "the pattern of 'mine' is not known; encoding="),
         ("tiktoken(path='no/cl100k_base.tiktoken')", "tiktoken: no file .*/no/cl100k_base"),
         ("gpt2(path='no')", "gpt2: no folder"),
