@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parent.parent / "tfm"
 FLOORS = [
     ["disk"],
     ["config", "terminal"],
-    ["metric"],
+    ["evaluate.metric"],
     ["runtime", "run.folder"],
     ["ops"],
     ["data", "parallel"],

@@ -17,7 +17,7 @@ IDEAS = """
     from ml_collections import ConfigDict
     from tfm.evaluate.evaluator import Evaluator, Result
     from tfm.layers.recurrent import Cell
-    from tfm.metric import HIGH, Metric
+    from tfm.evaluate.metric import HIGH, Metric
     from tfm.models.spec import Family, ModelSpec
 
     def evaluator(evaluate, **more):

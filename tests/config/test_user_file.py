@@ -137,7 +137,7 @@ from ml_collections import ConfigDict
 
 from tfm.evaluate.evaluator import Evaluator, Result
 from tfm.layers.recurrent import Cell
-from tfm.metric import LOW, Metric
+from tfm.evaluate.metric import LOW, Metric
 from tfm.models.spec import Family, ModelSpec
 
 

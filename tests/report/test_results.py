@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from tfm.config.names import UserError
-from tfm.metric import HIGH, Metric
+from tfm.evaluate.metric import HIGH, Metric
 from tfm.report import results
 from tfm.run import library_code
 

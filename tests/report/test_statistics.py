@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfm.metric import HIGH, LOW, NEITHER, Metric
+from tfm.evaluate.metric import HIGH, LOW, NEITHER, Metric
 from tfm.report.statistics import compare, holm, interval
 
 ACCURACY, LOSS = Metric("accuracy", HIGH, most=1.0), Metric("loss", LOW)

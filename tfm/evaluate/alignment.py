@@ -13,7 +13,7 @@ import numpy as np
 
 from tfm.data.dataset import Dataset
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
-from tfm.metric import HIGH, Metric
+from tfm.evaluate.metric import HIGH, Metric
 from tfm.objectives.base import Objective
 from tfm.objectives.batches import eval_batches
 from tfm.objectives.seq2seq import Seq2Seq

@@ -10,7 +10,7 @@ from jax import Array
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import Dataset
 from tfm.data.reader import Reader
-from tfm.metric import Metric
+from tfm.evaluate.metric import Metric
 from tfm.objectives.base import Objective, check_declared
 
 Metrics = dict[str, float]

@@ -14,7 +14,7 @@ from tfm.data.reader import Reader
 from tfm.decode.spec import DecodeSpec
 from tfm.decode.writer import Writer
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
-from tfm.metric import HIGH, Metric
+from tfm.evaluate.metric import HIGH, Metric
 from tfm.objectives.base import EXACT, Objective
 
 EDGES = (10, 20, 30, 50)  # of source lengths, in tokens

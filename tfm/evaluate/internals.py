@@ -14,8 +14,8 @@ from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset
 from tfm.evaluate.evaluator import Declared, EvalContext, Evaluator, Metrics, Result
+from tfm.evaluate.metric import NEITHER, Metric
 from tfm.layers.stack import UNROLLED, unrolled
-from tfm.metric import NEITHER, Metric
 from tfm.objectives.base import Batch, Objective, sums_of
 from tfm.objectives.batches import eval_batches
 

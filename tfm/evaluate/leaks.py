@@ -20,7 +20,7 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
-from tfm.metric import LOW, Metric
+from tfm.evaluate.metric import LOW, Metric
 from tfm.objectives.base import Batch, Objective
 from tfm.objectives.batches import eval_batches
 

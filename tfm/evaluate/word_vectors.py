@@ -12,7 +12,7 @@ from tfm.data.dataset import Dataset
 from tfm.data.files import find
 from tfm.data.reader import Reader
 from tfm.evaluate.evaluator import EvalContext, Evaluator, Result
-from tfm.metric import HIGH, LOW, Metric
+from tfm.evaluate.metric import HIGH, LOW, Metric
 from tfm.objectives.base import Objective
 from tfm.objectives.scores import correlations
 

@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError, suggest
 from tfm.data.dataset import FIRST, FORMS, Dataset, Examples
 from tfm.data.reader import Prompt, Reader
-from tfm.metric import HIGH, LOW, NEITHER, Metric
+from tfm.evaluate.metric import HIGH, LOW, NEITHER, Metric
 from tfm.ops.fast import argmax_last, log_loss
 
 Losses = dict[str, Array]  # sums for each example

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
 from tfm.data.reader import Prompt, Reader
-from tfm.metric import LOW, Metric
+from tfm.evaluate.metric import LOW, Metric
 from tfm.objectives.base import (
     Batch,
     Losses,

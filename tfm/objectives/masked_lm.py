@@ -12,7 +12,7 @@ from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
 from tfm.data.draws import Draws, hashed, key_of
 from tfm.data.reader import MASK, Prompt, Reader
-from tfm.metric import HIGH, LOW, Metric
+from tfm.evaluate.metric import HIGH, LOW, Metric
 from tfm.objectives.base import (
     COUNTED,
     Batch,

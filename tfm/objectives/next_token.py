@@ -12,7 +12,7 @@ import numpy as np
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples
 from tfm.data.reader import Prompt, Reader
-from tfm.metric import Metric
+from tfm.evaluate.metric import Metric
 from tfm.objectives.base import (
     BITS,
     Batch,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfm.data.dataset import Dataset
-from tfm.metric import HIGH, Metric
+from tfm.evaluate.metric import HIGH, Metric
 
 MACRO_F1 = Metric("macro_f1", HIGH, most=1.0)
 MATTHEWS = Metric("matthews", HIGH, -1.0, 1.0)

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from tfm.config.names import UserError
 from tfm.data.dataset import Dataset, Examples, Ragged
 from tfm.data.reader import MASK, MASKS, Prompt, Reader
-from tfm.metric import HIGH, LOW, Metric
+from tfm.evaluate.metric import HIGH, LOW, Metric
 from tfm.objectives.base import (
     Batch,
     Losses,

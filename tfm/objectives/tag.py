@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from tfm.data.dataset import Dataset, Examples
 from tfm.data.reader import Prompt, Reader
-from tfm.metric import Metric
+from tfm.evaluate.metric import Metric
 from tfm.objectives.base import (
     Batch,
     Losses,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tfm.config.names import UserError
-from tfm.metric import Metric
+from tfm.evaluate.metric import Metric
 from tfm.report.statistics import Comparison, Interval, compare, interval
 from tfm.run.folder import Damaged, Folder, without_nonfinite
 from tfm.run.library_code import is_stale

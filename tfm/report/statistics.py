@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import stats
 
-from tfm.metric import HIGH, NEITHER, Metric
+from tfm.evaluate.metric import HIGH, NEITHER, Metric
 
 LEVEL = 0.95
 FEWEST = 5  # seeds that a verdict needs

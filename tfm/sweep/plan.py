@@ -15,7 +15,7 @@ from tfm.config import files as configs
 from tfm.config.names import UserError, suggest
 from tfm.config.spec import Spec, Tree, replaced, to_spec
 from tfm.evaluate.evaluator import available, resolve
-from tfm.metric import Metric
+from tfm.evaluate.metric import Metric
 from tfm.models.spec import ModelSpec
 from tfm.run.identity import digests, identity, init_digest
 from tfm.run.spec import RunSpec, open_data

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tfm.metric import LOW
+from tfm.evaluate.metric import LOW
 from tfm.report.results import values
 from tfm.sweep.launch import Progress
 from tfm.terminal import plain
