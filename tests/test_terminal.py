@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import types
 
 import pytest
 
@@ -36,6 +37,9 @@ CASES = {
 }
 
 
+READER = types.SimpleNamespace(unknown=lambda text: [TITLE])
+
+
 def strings(tree):
     """All texts in a tree."""
     if isinstance(tree, dict):
@@ -48,14 +52,14 @@ def strings(tree):
 def test_no_verb_lets_a_run_control_the_terminal(verb, json_, monkeypatch, capsys):
     module = importlib.import_module(f"tfm.cli.{verb}")
     name, fake = CASES[verb]
-    monkeypatch.setattr(module, "load_run", lambda _: None)
+    monkeypatch.setattr(module, "load_run", lambda _: types.SimpleNamespace(reader=READER))
     monkeypatch.setattr(module, name, fake)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")  # without the bold headings of tables
     module.main(["run", "x", *(["--json"] if json_ else [])])
-    out = capsys.readouterr().out
+    out, errors = capsys.readouterr()
     assert "owned" in out
-    assert all(c.isprintable() or c in "\n\t" for c in out)
+    assert all(c.isprintable() or c in "\n\t" for c in out + errors)
     assert not json_ or TITLE in strings(json.loads(out))
 
 

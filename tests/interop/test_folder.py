@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from tests.helpers.huggingface import weights, write
 from tests.helpers.quick import jit
 from tests.parity import parity_cases as cases
+from tfm import disk
 from tfm.cli import main as cli
 from tfm.config.names import UserError
 from tfm.data.tokenizers import TOKENIZERS
@@ -353,15 +354,17 @@ def test_a_folder_is_never_half_written(tmp_path, monkeypatch):
 def test_what_cannot_be_read_is_not_said_to_be_unwritable(tmp_path, monkeypatch):
     source = write(tmp_path / "hf")
 
-    def fails(path):
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = disk.open_file
+    for name in ("tokenizer.json", "config.json"):
 
-    monkeypatch.setattr(pathlib.Path, "read_bytes", fails)
-    with pytest.raises(UserError, match="cannot read .*tokenizer.json: Permission denied"):
-        folder.import_folder(source, f"{tmp_path}/new/run")
-    monkeypatch.setattr(pathlib.Path, "read_text", fails)
-    with pytest.raises(UserError, match="cannot read .*config.json: Permission denied"):
-        folder.import_folder(source, f"{tmp_path}/new/run")
+        def fails(path, *args, name=name):
+            if pathlib.Path(path).name == name:
+                raise PermissionError(13, "Permission denied", str(path))
+            return opened(path, *args)
+
+        monkeypatch.setattr(disk, "open_file", fails)
+        with pytest.raises(UserError, match=f"cannot read .*{name}: Permission denied"):
+            folder.import_folder(source, f"{tmp_path}/new/run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf"]
 
 

@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from tests.helpers.quick import jit
 from tests.helpers.tiers import first_tier
-from tests.test_configs import shrink, tree
+from tests.test_configs import shrink, small, tree
 from tfm.config.names import read
 from tfm.config.spec import to_tree
 from tfm.layers.attention import AttentionSpec, MultiHeadAttention
@@ -54,7 +54,7 @@ def noisy(tree):
 @pytest.mark.parametrize("where", first_tier(MODELS, ["gpt2:small", "rnn:lstm,N:N", "cnn:"]))
 def test_every_parameter_of_every_family(where):
     batch, length = MODELS[where]
-    spec = shrink(model_spec(tree(where)))
+    spec = small(where)
     if "max_length" in to_tree(spec):
         spec = dataclasses.replace(spec, max_length=length)
     rng = np.random.default_rng(0)

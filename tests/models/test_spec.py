@@ -31,13 +31,15 @@ def make(family, **changes):
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("decoder", {"num_layer": 3}, r"unknown key 'model.num_layer'; did you mean 'layers'"),
+        ("decoder", {"num_layer": 3},
+         r"unknown key 'model.num_layer'; did you mean 'model.layers'"),
         ("decoder", {"feedforward": {"width": 8, "kind": "swigul"}},
          "unknown model.feedforward.kind 'swigul'; did you mean 'swiglu'"),
         ("decoder", {"width": 64, "attention": {"heads": 5}},
          r"model.attention.heads=5 does not divide width=64; did you mean heads=4\?"),
         ("decoderr", {}, "unknown model.family 'decoderr'; did you mean 'decoder'"),
-        ("decoder", {"attention": {"heads": 4, "haeds": 4}}, "did you mean 'heads'"),
+        ("decoder", {"attention": {"heads": 4, "haeds": 4}},
+         "did you mean 'model.attention.heads'"),
         ("decoder", {"attention": {"heads": 4, "score": "adative"}},
          "unknown model.attention.score 'adative'; did you mean 'additive'"),
         ("decoder", {"attention": {"heads": 4, "kv_heads": 3}}, "kv_heads=3 must divide heads=4"),

@@ -126,7 +126,7 @@ def test_a_loss_that_has_no_parts_is_refused():
         "data": {"dataset": "sort"},
         "train": {"steps": 1, "loss_chunk": 4},
     }
-    with pytest.raises(UserError, match=r"train.loss_chunk=4: objective='tag' .* 'encoder' cannot"):
+    with pytest.raises(UserError, match=r"train.loss_chunk=4: objective='tag' .*='encoder' cannot"):
         to_spec(RunSpec, tree)
 
 

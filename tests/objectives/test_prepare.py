@@ -172,7 +172,7 @@ def test_shown_or_refused():
     random = {f"{form}, {name}" for form in ("text", "some") for name in objectives}
     sequences = {"next_token", "seq2seq", "prefix_lm"}
     same = {f"{form}, {name}" for form in ("equal", "two", "other ids") for name in sequences}
-    assert shown == set(WANTED) | random | same
+    assert shown == set(WANTED) | random | same | {"two, bert"}
 
 
 @pytest.mark.parametrize(
@@ -386,6 +386,7 @@ ACCEPTED = {
     "vector_to_sequence": "target",
     "tag": "none",
     "masked_lm": "none",
+    "bert": "none",
     "word2vec": "none",
 }
 

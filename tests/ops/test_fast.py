@@ -7,8 +7,7 @@ from jax import numpy as jnp
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from tests.test_configs import shrink, tree
-from tfm.models.spec import model_spec
+from tests.test_configs import small
 from tfm.ops import fast
 from tfm.ops.fast import gelu, log_loss, softplus, standardize
 from tfm.ops.loops import scan_time
@@ -179,7 +178,7 @@ def test_argmax_switched_off(monkeypatch):
 
 @pytest.mark.parametrize("where", ["gpt2:small", "rnn:lstm,N:N"])
 def test_a_model_switched_off_has_the_same_gradients(where, monkeypatch):
-    spec = shrink(model_spec(tree(where)))
+    spec = small(where)
     module = spec.build()
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, spec.vocab, (3, 5)))
     params = jax.jit(module.init)(jax.random.key(0), tokens)

@@ -34,6 +34,7 @@ DATA = {
     "tag": "sort(length=4, min_length=2, vocab=8)",
     "classify": "listops(length=10, min_length=4, depth=2, args=2)",
     "masked_lm": "dyck(length=8)",
+    "bert": "stories(pairs=True)",
     "prefix_lm": "dyck(length=8)",
     "span_corruption": "dyck(length=8)",
     "ul2": "dyck(length=8)",
