@@ -15,11 +15,11 @@ runtime.set_compiler_flags()
 
 
 def load(folder: str, checkpoint: str = "best", trust: bool = False, special: bool = False) -> Any:
-    """The model of a run folder, its parameters, its data and its tokenizer: see `LoadedRun`. Its
-    `generate("…")` writes on from a text.
+    """Loads a run: its model, parameters, data and tokenizer; see `LoadedRun`.
 
-    `trust`: the code that the folder holds, if it does, may be run. `special`: special tokens in a
-    text, such as [SEP], are read as such; otherwise they are text.
+    `load("runs/mine").generate("Once upon")` continues a text. `trust` allows code from the folder
+    to run. With `special`, special tokens in a text, such as [SEP], are parsed; by default they are
+    text.
     """
     from tfm.run.load import load as load_run
 
