@@ -1,7 +1,7 @@
 """BERT: an encoder that predicts masked words and whether one sentence follows another.
 
-Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"; the small sizes are
-from Turc et al. 2019.
+Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers"; mini, small and medium
+are from Turc et al. 2019, as are the layers of tiny, whose vocabulary is that of its data.
 
   tfm describe --config=configs/bert.py:base
 

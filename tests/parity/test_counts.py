@@ -28,7 +28,8 @@ def theirs(where):
                 "intermediate_size", "vocab_size")  # fmt: skip
         return transformers.LlamaForCausalLM, dict(zip(keys, sizes, strict=True))
     if name == "bert":
-        layers, width = {"tiny": (2, 128), "base": (12, 768), "large": (24, 1024)}[size]
+        sizes = {"mini": (4, 256), "medium": (8, 512), "base": (12, 768), "large": (24, 1024)}
+        layers, width = sizes[size]
         return transformers.BertForPreTraining, dict(
             num_hidden_layers=layers, hidden_size=width, num_attention_heads=width // 64,
             intermediate_size=4 * width,
@@ -52,7 +53,7 @@ def theirs(where):
     [
         *(f"gpt2:{size}" for size in ("small", "medium", "large", "xl")),
         *(f"llama:{size}" for size in ("7b", "13b", "30b", "3-8b")),
-        *(f"bert:{size}" for size in ("tiny", "base", "large")),
+        *(f"bert:{size}" for size in ("mini", "medium", "base", "large")),
         *(f"t5:{size}" for size in ("small", "base", "large", "3b", "11b")),
         *(f"t5:v1_1_{size}" for size in ("small", "base", "xl", "xxl")),
         "ul2:20b",
