@@ -92,7 +92,7 @@ def load(where):
     """The model of a config. The sizes of some come from their data."""
     if where.startswith("text/finetune"):  # from a run, which is not there
         return dataclasses.replace(train.read(tree(where)).model, vocab=11, classes=2, types=2)
-    if where.startswith("text/") and "TFM_DATA" not in os.environ:
+    if where.startswith(("text/", "nanogpt")) and "TFM_DATA" not in os.environ:
         pytest.skip("TFM_DATA is not set: the folder with the data")
     config = tree(where)
     return train.open_data(train.read(config))[0].model if "data" in config else model_spec(config)
