@@ -208,6 +208,7 @@ def test_eval_measures_what_translate_writes(runs, capsys, monkeypatch):
     assert scores[0] >= scores[1]
 
 
+@pytest.mark.ci
 def test_data_without_a_tokenizer_are_numbers(runs, capsys):
     folder = runs("ids")
     run = tfm.load(folder)
@@ -225,6 +226,7 @@ def test_data_without_a_tokenizer_are_numbers(runs, capsys):
     assert "write numbers: '5 3 8'" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_a_task_of_a_mixture_is_read_as_in_training(runs, capsys):
     """The prefix and the source have the ids that the data have."""
     folder = runs("both")
@@ -422,6 +424,7 @@ def test_a_vector_is_spelled_measured_and_explained(runs, capsys):
     assert "the vector has 2 numbers, and the model reads 12" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_a_model_that_sees_later_tokens_writes_without_a_cache(runs, capsys):
     run = tfm.load(runs("leaky"))
     ids = run.reader.ids("the cat")

@@ -225,6 +225,7 @@ def test_the_penalty_is_that_of_the_definition():
         assert one.tokens == ids[len(prompt.tokens) :]
 
 
+@pytest.mark.ci
 def test_a_hundred_prompts_compile_as_many_programs_as_there_are_buckets():
     spec = transformer(DecoderSpec, max_length=96)
     _, tree = model(spec)

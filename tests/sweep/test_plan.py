@@ -203,6 +203,7 @@ def test_mistakes_are_named_before_any_run(body, message, expand):
         expand(body)
 
 
+@pytest.mark.ci
 def test_ten_thousand_points_open_their_data_once(expand, monkeypatch):
     opened = []
     monkeypatch.setattr(plan, "open_data", lambda run: opened.append(run) or spec.open_data(run))
