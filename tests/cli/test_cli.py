@@ -38,7 +38,7 @@ def test_a_closed_pipe_is_not_an_error(tmp_path):
     (tmp_path / "lines.py").write_text("def main(argv):\n    print('a line\\n' * 100_000)")
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "tfm.cli", str(tmp_path / "lines.py")]
+    command = [sys.executable, "-m", "tfm", str(tmp_path / "lines.py")]
     run = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (run.returncode, run.stderr) == (141, b"")

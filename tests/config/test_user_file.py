@@ -98,7 +98,7 @@ def get_config():
 
 def run(*argv, **options):
     return subprocess.run(
-        [sys.executable, "-m", "tfm.cli", *map(str, argv)],
+        [sys.executable, "-m", "tfm", *map(str, argv)],
         capture_output=True,
         text=True,
         **options,

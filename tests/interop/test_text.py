@@ -175,6 +175,9 @@ def test_classifiers_of_others(files, tmp_path):
     answer = tfm.load(f"{tmp_path}/several").classify(TEXT)
     (said,) = asked("text-classification", str(out), top_k=None)([TEXT])
     close(answer["classes"], {x["label"]: x["score"] for x in said})
+    export_folder(f"{tmp_path}/several", f"{tmp_path}/several_out")
+    (said,) = asked("text-classification", f"{tmp_path}/several_out", top_k=None)([TEXT])
+    close(answer["classes"], {x["label"]: x["score"] for x in said})
     with pytest.raises(UserError, match="is for independent classes, but the data have one class"):
         evaluate(f"{tmp_path}/several", dataset=table(tmp_path, label="label"))
     edited(out, "config.json", problem_type="regression")

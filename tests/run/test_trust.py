@@ -322,7 +322,7 @@ def test_files_that_code_finds_by_the_working_folder_must_be_as_they_were(tmp_pa
 
 
 def test_another_process_reads_a_run_whose_study_is_gone(run):
-    argv = [sys.executable, "-m", "tfm.cli", "eval", str(run)]
+    argv = [sys.executable, "-m", "tfm", "eval", str(run)]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 2
     assert "--trust" in done.stderr

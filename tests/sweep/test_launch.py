@@ -39,7 +39,7 @@ def write(tmp_path, text=STUDY, name="rates"):
 
 def begin(study, workdir, *args):
     return subprocess.Popen(
-        [sys.executable, "-m", "tfm.cli", "sweep", str(study), f"--workdir={workdir}",
+        [sys.executable, "-m", "tfm", "sweep", str(study), f"--workdir={workdir}",
          "--jobs=2", *args],
         env={**os.environ, "TFM_CACHE": str(pathlib.Path(study).parent / "cache")},
         stdout=subprocess.PIPE,
@@ -231,7 +231,7 @@ def test_workers_that_cannot_start_are_reported(tmp_path):
         "    os._exit(3)\n"
     )
     process = subprocess.run(
-        [sys.executable, "-m", "tfm.cli", "sweep", str(study), f"--workdir={tmp_path / 'work'}"],
+        [sys.executable, "-m", "tfm", "sweep", str(study), f"--workdir={tmp_path / 'work'}"],
         env={**os.environ, "PYTHONPATH": str(broken)},
         capture_output=True,
         text=True,

@@ -25,7 +25,7 @@ def begin(model, workdir, cache, steps, *more):
             f"--config.train.steps={steps}", "--config.train.eval_every=50",
             "--config.train.save_every=10", *more]  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-m", "tfm.cli", "train", *argv],
+        [sys.executable, "-m", "tfm", "train", *argv],
         env={**os.environ, "TFM_CACHE": str(cache)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -36,7 +36,7 @@ def kill_imports(root, seed):
     """Kills imports at random moments; returns whether they left nothing and changed nothing."""
     from tests.helpers.huggingface import write
 
-    argv = [sys.executable, "-m", "tfm.cli", "import", write(root / "hf")]
+    argv = [sys.executable, "-m", "tfm", "import", write(root / "hf")]
     begin, rng = time.monotonic(), random.Random(seed)
     subprocess.run([*argv, f"--workdir={root}/whole"], cwd=ROOT, check=True)
     took = time.monotonic() - begin

@@ -150,14 +150,16 @@ class _Unzipped(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._check(count := self.file.readinto(buffer))
+        count = self.file.readinto(buffer)
+        self._check_size()
         return count
 
     def seek(self, place: int, whence: int = os.SEEK_SET) -> int:
-        self._check(place := self.file.seek(place, whence))
+        place = self.file.seek(place, whence)
+        self._check_size()
         return place
 
-    def _check(self, _: int) -> None:
+    def _check_size(self) -> None:
         if self.file.tell() > self.most:
             raise UserError(
                 f"{self.path} is more than {self.most / 1e9:,.1f} GB when it is decompressed, over "
